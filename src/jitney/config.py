@@ -1,0 +1,116 @@
+"""Every setting of the engine, each default written once. Flags, `--help` and the docs' table are derived from here."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from jitney.errors import ConfigError
+
+DType = Literal["auto", "float32", "bfloat16", "float16"]
+DeviceName = Literal["auto", "cpu", "simulated"]
+BatchingPolicy = Literal["continuous", "static", "dynamic", "sequential"]
+SchedulingPolicy = Literal["fcfs", "priority"]
+
+MAX_DEPTH = 2
+
+
+def setting(default: Any, help: str) -> Any:
+    """A dataclass field whose help text travels with it."""
+    return field(default=default, metadata={"help": help})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """Settings of one engine. Raises ConfigError, naming the setting, when a value is wrong."""
+
+    dtype: DType = setting(
+        "auto",
+        "Number format of weights and KV cache. auto: the checkpoint's own on a GPU, float32 on a CPU. "
+        "bfloat16 halves the memory; outputs may differ in the last digits.",
+    )
+    device: DeviceName = setting("auto", "Where steps run.")
+    max_model_len: int | None = setting(
+        None, "Longest prompt + output, in tokens. Default: what the model was made for and the KV cache can hold."
+    )
+    max_num_seqs: int = setting(
+        64, "Seats: how many requests run at once. More raises throughput until memory or compute is full; "
+        "each one's tokens then come slower.",
+    )
+    max_num_batched_tokens: int = setting(
+        1024, "Most tokens in one step. Smaller keeps running streams smooth while long prompts come in; "
+        "larger brings the first token of a long prompt sooner.",
+    )
+    enable_chunked_prefill: bool = setting(
+        True, "Split long prompts over several steps, so that running requests never wait for a whole prompt."
+    )
+    prefill_chunk_size: int | None = setting(
+        None, "Most prompt tokens of one request in one step (vLLM: long_prefill_token_threshold). "
+        "Default: only the step's budget limits it.",
+    )
+    block_size: int = setting(16, "Tokens in one block of the paged KV cache.")
+    num_kv_blocks: int | None = setting(
+        None, "Blocks in the KV cache. Default: enough for all seats at full length, within half of the free memory."
+    )
+    enable_prefix_caching: bool = setting(
+        True, "Keep the KV blocks of past prompts and reuse them for requests that start alike."
+    )
+    async_scheduling: bool = setting(
+        True, "Plan the next step while the device computes this one. Off: plan, compute, plan, compute."
+    )
+    batching_policy: BatchingPolicy = setting(
+        "continuous", "Who may enter when. continuous: a free seat is taken at the next step. static: a batch is "
+        "closed until its last request ends. dynamic: wait for a window, then static. sequential: one at a time.",
+    )
+    dynamic_batching_window_s: float = setting(
+        0.05, "Seconds the dynamic policy collects requests before it closes a batch."
+    )
+    scheduling_policy: SchedulingPolicy = setting(
+        "fcfs", "Order of admission. fcfs: by arrival. priority: lowest `priority` number first, then by arrival."
+    )
+    seed: int = setting(0, "Base of the random seeds drawn for requests that bring none.")
+    trust_remote_code: bool = setting(
+        False, "Run Python code that ships with the model. Only for models whose code you have read."
+    )
+
+    def __post_init__(self) -> None:
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise ConfigError(f"{name}={getattr(self, name)!r} is unknown; choose one of {', '.join(choices)}")
+        for name in ("max_num_seqs", "max_num_batched_tokens", "block_size"):
+            _positive_integer(name, getattr(self, name))
+        for name in ("max_model_len", "prefill_chunk_size", "num_kv_blocks"):
+            if getattr(self, name) is not None:
+                _positive_integer(name, getattr(self, name))
+        for name in _SWITCHES:
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(f"{name} must be True or False, got {getattr(self, name)!r}")
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:
+            raise ConfigError(f"seed must be an integer from 0 to 2**63 - 1, got {self.seed!r}")
+        window = self.dynamic_batching_window_s
+        if isinstance(window, bool) or not isinstance(window, int | float) or not 0 <= window <= 3600:
+            raise ConfigError(f"dynamic_batching_window_s must be 0 to 3600 seconds, got {window!r}")
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ConfigError(
+                f"max_num_batched_tokens={self.max_num_batched_tokens} is below max_num_seqs={self.max_num_seqs}: "
+                "every running request needs one token a step; raise the former or lower the latter"
+            )
+        if not self.enable_chunked_prefill and self.prefill_chunk_size is not None:
+            raise ConfigError("prefill_chunk_size has no meaning with enable_chunked_prefill=False; drop one of them")
+
+    @property
+    def depth(self) -> int:
+        """Steps in flight at once: 2 with asynchronous scheduling, else 1."""
+        return MAX_DEPTH if self.async_scheduling else 1
+
+
+_CHOICES = {
+    "dtype": get_args(DType),
+    "device": get_args(DeviceName),
+    "batching_policy": get_args(BatchingPolicy),
+    "scheduling_policy": get_args(SchedulingPolicy),
+}
+_SWITCHES = ("enable_chunked_prefill", "enable_prefix_caching", "async_scheduling", "trust_remote_code")
+
+
+def _positive_integer(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigError(f"{name} must be a positive integer, got {value!r}")

@@ -1,0 +1,42 @@
+"""The seam between the engine and whatever computes. Batch layout and sampling rules are not known here.
+
+A device takes one step's inputs and returns at once with a Ticket; the step's result comes later. The last sampled
+token of every slot stays on the device, so the host may submit step N + 1 before it has seen the tokens of step N.
+Steps run in the order of submission, one after the other.
+"""
+
+from typing import Protocol
+
+from jitney.types import Int32, StepInputs, StepOutput
+
+
+class Ticket(Protocol):
+    """The claim on one submitted step: an event on CUDA, a future on a CPU, settled by hand in tests."""
+
+    def done(self) -> bool:
+        """Whether `result` would return at once."""
+
+    def result(self) -> StepOutput:
+        """Wait for the step and return its output. Raises what the step raised."""
+
+    def span(self) -> tuple[float, float]:
+        """(start, end) of the step on the device, in seconds of `Device.now`. Only after `result`."""
+
+
+class Device(Protocol):
+    """Runs steps in order of submission."""
+
+    def now(self) -> float:
+        """Seconds on the clock that all times of this engine are on."""
+
+    def wait_until(self, time: float) -> None:
+        """Let time pass with nothing to run (real devices sleep, simulated ones move their clock)."""
+
+    def host_buffer(self, size: int) -> Int32:
+        """An int32 array of `size` that the device can read fast (pinned where that means something)."""
+
+    def submit(self, inputs: StepInputs) -> Ticket:
+        """Start a step and return at once. `inputs.data` must stay untouched until the ticket's result is there."""
+
+    def close(self) -> None:
+        """Finish what was submitted and give back threads and memory. Harmless when called twice."""
