@@ -91,7 +91,6 @@ class Request:
     listener: Listener | None = None
     """Called on the engine's thread with the end of the request, and with every token if `streams`."""
     streams: bool = False
-    max_logprobs: int | None = None
 
     status: RequestStatus = RequestStatus.WAITING
     arrival_index: int = -1
@@ -157,8 +156,6 @@ class StepPlan:
     admissions: tuple[SlotAdmission, ...]
     prompt_logprob_rows: tuple[tuple[int, int], ...] = ()
     """(row, number of top logprobs) of prefill rows that want logprobs for their prompt tokens."""
-    requests: tuple[Request, ...] = ()
-    """Requests admitted or prefilled in this step (bookkeeping of the scheduler)."""
     registered_blocks: tuple[int, ...] = ()
     """Blocks that this step fills and that the prefix cache already offers to later rows."""
 

@@ -23,6 +23,13 @@ class Ticket(Protocol):
         """(start, end) of the step on the device, in seconds of `Device.now`. Only after `result`."""
 
 
+class StepRunner(Protocol):
+    """What a device runs: the model, the sampler and their memory behind one call (see runner/)."""
+
+    def run(self, inputs: StepInputs) -> StepOutput:
+        """Compute one step. Called in order of submission, never twice at once."""
+
+
 class Device(Protocol):
     """Runs steps in order of submission."""
 

@@ -1,0 +1,169 @@
+"""From what a caller asks to requests the engine can run, or a clear refusal at the door."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+
+import numpy as np
+
+from jitney.config import EngineConfig
+from jitney.errors import ConfigError, RequestError
+from jitney.sampling_params import MAX_SEED, SamplingParams
+from jitney.types import Int32, Request
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLimits:
+    """What the model and the memory allow. Lengths in tokens."""
+
+    vocab_size: int
+    max_model_len: int
+    num_kv_blocks: int
+    eos_token_ids: tuple[int, ...] = ()
+
+
+def resolve_limits(
+    config: EngineConfig,
+    *,
+    vocab_size: int,
+    max_position_embeddings: int,
+    num_kv_blocks: int,
+    eos_token_ids: Iterable[int] = (),
+) -> EngineLimits:
+    """Fit the settings to the model and the KV cache. Raises ConfigError when they contradict each other."""
+    capacity = num_kv_blocks * config.block_size
+    longest = config.max_model_len
+    if longest is None:
+        longest = min(max_position_embeddings, capacity)
+    elif longest > max_position_embeddings:
+        raise ConfigError(f"max_model_len={longest} is above the {max_position_embeddings} positions the model knows")
+    elif longest > capacity:
+        raise ConfigError(
+            f"max_model_len={longest} does not fit the KV cache of {num_kv_blocks} blocks x {config.block_size} = "
+            f"{capacity} tokens; raise num_kv_blocks or lower max_model_len"
+        )
+    needed = longest + config.max_num_seqs - 1
+    if not config.enable_chunked_prefill and config.max_num_batched_tokens < needed:
+        raise ConfigError(
+            f"without chunked prefill max_num_batched_tokens={config.max_num_batched_tokens} must be at least "
+            f"max_model_len + max_num_seqs - 1 = {needed}, so that the longest prompt always finds a step; "
+            "raise it, lower max_model_len, or turn chunked prefill on"
+        )
+    return EngineLimits(vocab_size, longest, num_kv_blocks, tuple(eos_token_ids))
+
+
+def make_requests(
+    request_id: str,
+    prompt_token_ids: Sequence[int] | Int32,
+    params: SamplingParams,
+    limits: EngineLimits,
+    *,
+    engine_seed: int,
+    priority: int = 0,
+    cache_salt: str = "",
+) -> list[Request]:
+    """The `params.n` requests (ids `request_id`, or `request_id#0`, `request_id#1`, ...) of one prompt.
+
+    Raises:
+        RequestError: the prompt or a parameter does not fit; the message has the numbers, `.field` the name.
+    """
+    if not isinstance(params, SamplingParams):
+        raise RequestError(f"sampling_params must be a SamplingParams, got {type(params).__name__}", "sampling_params")
+    if isinstance(priority, bool) or not isinstance(priority, int) or not -(2**31) <= priority < 2**31:
+        raise RequestError(f"priority must be an integer of 32 bits, got {priority!r}", "priority")
+    if not isinstance(cache_salt, str):
+        raise RequestError(f"cache_salt must be a string, got {cache_salt!r}", "cache_salt")
+    prompt = _prompt_array(prompt_token_ids, limits.vocab_size)
+    max_tokens = _resolve_max_tokens(len(prompt), params.max_tokens, limits.max_model_len)
+    if params.min_tokens > max_tokens:
+        raise RequestError(f"min_tokens={params.min_tokens} is above the {max_tokens} tokens left", "min_tokens")
+    _check_token_ids(params, limits.vocab_size)
+    stop = set(params.stop_token_ids) | (set() if params.ignore_eos else set(limits.eos_token_ids))
+    seed = params.seed if params.seed is not None else _derive_seed(engine_seed, request_id)
+    return [
+        Request(
+            request_id=request_id if params.n == 1 else f"{request_id}#{index}",
+            prompt_token_ids=prompt,
+            params=params,
+            max_tokens=max_tokens,
+            stop_token_ids=tuple(sorted(stop)),
+            seed=seed if index == 0 else _derive_seed(seed, str(index)),
+            priority=priority,
+            cache_salt=cache_salt,
+        )
+        for index in range(params.n)
+    ]
+
+
+def check_fits(request: Request, limits: EngineLimits, block_size: int) -> None:
+    """Refuse what could never run: prompt and outputs (the last of which is never computed) must fit the KV cache."""
+    longest = request.num_prompt_tokens + request.max_tokens
+    if request.num_prompt_tokens < 1 or request.max_tokens < 1 or longest > limits.max_model_len:
+        raise RequestError(
+            f"request {request.request_id}: prompt ({request.num_prompt_tokens}) + max_tokens ({request.max_tokens}) "
+            f"must be at most max_model_len ({limits.max_model_len}), and each at least 1",
+            "max_tokens",
+        )
+    if -(-(longest - 1) // block_size) > limits.num_kv_blocks:
+        raise RequestError(
+            f"request {request.request_id} needs {longest - 1} tokens of KV cache, which holds "
+            f"{limits.num_kv_blocks * block_size}; shorten it or raise num_kv_blocks",
+            "max_tokens",
+        )
+
+
+def _prompt_array(prompt: object, vocab_size: int) -> Int32:
+    if isinstance(prompt, str | bytes) or not isinstance(prompt, Sequence | np.ndarray):
+        raise RequestError(f"prompt_token_ids must be a list of token ids, got {type(prompt).__name__}", "prompt")
+    if len(prompt) == 0:
+        raise RequestError("the prompt is empty; give at least one token", "prompt")
+    try:
+        array = np.asarray(prompt)
+    except ValueError:
+        array = np.empty(0, dtype=object)
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise RequestError("prompt_token_ids must be a flat list of integers", "prompt")
+    outside = (array < 0) | (array >= vocab_size)
+    if outside.any():
+        bad = int(np.argmax(outside))
+        raise RequestError(
+            f"prompt_token_ids[{bad}]={array[bad]} is not a token of this model (0 to {vocab_size - 1})", "prompt"
+        )
+    return array.astype(np.int32)
+
+
+def _resolve_max_tokens(num_prompt: int, max_tokens: int | None, max_model_len: int) -> int:
+    left = max_model_len - num_prompt
+    if left < 1:
+        raise RequestError(
+            f"the prompt has {num_prompt} tokens, max_model_len is {max_model_len}: no room for an output; "
+            "shorten the prompt or raise max_model_len",
+            "prompt",
+        )
+    if max_tokens is not None and max_tokens > left:
+        raise RequestError(
+            f"prompt ({num_prompt} tokens) + max_tokens ({max_tokens}) is {num_prompt + max_tokens}, above "
+            f"max_model_len ({max_model_len}); lower max_tokens to {left} or shorten the prompt",
+            "max_tokens",
+        )
+    return max_tokens if max_tokens is not None else left
+
+
+def _check_token_ids(params: SamplingParams, vocab_size: int) -> None:
+    named: dict[str, Iterable[int]] = {
+        "logit_bias": params.logit_bias,
+        "allowed_token_ids": params.allowed_token_ids or (),
+        "bad_token_ids": params.bad_token_ids,
+        "stop_token_ids": params.stop_token_ids,
+    }
+    for name, ids in named.items():
+        for token in ids:
+            if token >= vocab_size:
+                raise RequestError(f"{name}: {token} is not a token of this model (0 to {vocab_size - 1})", name)
+    if params.allowed_token_ids is not None and set(params.allowed_token_ids) <= set(params.bad_token_ids):
+        raise RequestError("bad_token_ids forbids every one of allowed_token_ids", "allowed_token_ids")
+
+
+def _derive_seed(seed: int, name: str) -> int:
+    digest = blake2b(f"{seed}/{name}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest) & MAX_SEED

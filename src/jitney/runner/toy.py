@@ -1,0 +1,73 @@
+"""Runners without a model. They obey the very same step inputs as a real one; numpy only.
+
+`ToyRunner` has a real paged KV cache, filled with the tokens themselves, and derives each new token from the whole
+context it reads back through the block table: a block reused too early, a wrong table entry, a lost token or a stale
+input changes the output. It is the oracle for the scheduler. `NullRunner` computes nothing at all.
+"""
+
+import numpy as np
+
+from jitney.types import Int32, SlotAdmission, StepInputs, StepOutput
+
+
+class ToyRunner:
+    """Next token = hash of (all tokens of the context, seed) modulo `vocab_size`.
+
+    Raises AssertionError in `run` when the cache does not hold what the row's positions promise.
+    """
+
+    def __init__(self, vocab_size: int, num_kv_blocks: int, block_size: int, max_num_seqs: int) -> None:
+        self._vocab_size = vocab_size
+        self._block_size = block_size
+        self._tokens = np.full((num_kv_blocks + 1) * block_size, -1, dtype=np.int64)
+        self._positions = np.full((num_kv_blocks + 1) * block_size, -1, dtype=np.int64)
+        self._table = np.zeros((max_num_seqs, num_kv_blocks + 2), dtype=np.int64)
+        self._last_token = np.zeros(max_num_seqs, dtype=np.int64)
+        self._admission: dict[int, SlotAdmission] = {}
+
+    def run(self, inputs: StepInputs) -> StepOutput:
+        sizes = np.cumsum(inputs.section_sizes())
+        slots, starts, lens, sample_rows, prompt, updates, _ = np.split(inputs.data, sizes)
+        for slot, index, block in updates.reshape(-1, 3):
+            self._table[slot, index] = block
+        for admission in inputs.admissions:
+            self._admission[admission.slot] = admission
+        tokens = np.concatenate([self._last_token[slots[: inputs.num_decode_rows]], prompt])
+        ends = np.cumsum(lens)
+        for slot, start, length, end in zip(slots, starts, lens, ends, strict=True):
+            where = self._where(slot, start, start + length)
+            self._tokens[where] = tokens[end - length : end]
+            self._positions[where] = np.arange(start, start + length)
+        sampled = np.array([self._next(slots[row], starts[row] + lens[row]) for row in sample_rows], dtype=np.int32)
+        self._last_token[slots[sample_rows]] = sampled
+        return StepOutput(sampled, np.ones(len(sampled), dtype=np.bool_))
+
+    def _where(self, slot: int, start: int, end: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        position = np.arange(start, end)
+        return self._table[slot, position // self._block_size] * self._block_size + position % self._block_size
+
+    def _next(self, slot: int, length: int) -> int:
+        where = self._where(slot, 0, length)
+        is_scratch = where < self._block_size  # rows nobody waits for share it
+        intact = (self._positions[where] == np.arange(length)) | is_scratch
+        assert intact.all(), f"slot {slot}: its KV blocks hold something else"
+        return toy_next_token(self._tokens[where].astype(np.int32), self._admission[slot].seed, self._vocab_size)
+
+
+def toy_next_token(context: Int32, seed: int, vocab_size: int) -> int:
+    """The token ToyRunner puts after `context`: what a test expects, computed without any cache."""
+    weights = (np.arange(1, len(context) + 1, dtype=np.uint64) * np.uint64(2654435761)) ^ np.uint64(seed)
+    mixed = (context.astype(np.uint64) + np.uint64(1)) * weights
+    total = int(np.bitwise_xor.reduce(mixed * np.uint64(0x9E3779B97F4A7C15)))
+    return (total >> 17) % vocab_size
+
+
+class NullRunner:
+    """Gives token `token_id` to every row and touches nothing: what is left is the host's own cost."""
+
+    def __init__(self, token_id: int = 1) -> None:
+        self._token_id = token_id
+
+    def run(self, inputs: StepInputs) -> StepOutput:
+        count = inputs.num_sample_rows
+        return StepOutput(np.full(count, self._token_id, dtype=np.int32), np.ones(count, dtype=np.bool_))

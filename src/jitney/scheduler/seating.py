@@ -1,0 +1,179 @@
+"""Seats and their KV blocks: taking, growing, leaving. Decides nothing; the scheduler says who.
+
+The rule that makes overlap safe: a slot and its blocks are reused only after the last step that can write to them has
+been collected. Until then the slot is PREEMPTED or LEAVING, and `pending` knows that blocks are about to come back.
+"""
+
+import numpy as np
+
+from jitney.kv.block_pool import SCRATCH_BLOCK, BlockPool
+from jitney.kv.prefix_cache import PrefixCache, chain_root, extend_chain
+from jitney.scheduler.slots import Phase, Slots
+from jitney.scheduler.waiting_queue import WaitingQueue
+from jitney.types import Int32, Int64, Request, RequestStatus
+
+
+class Seating:
+    """Slots, block pool and prefix cache of one engine.
+
+    `table_updates` collects (slot, index, block) for the step being planned; the scheduler takes them.
+    """
+
+    def __init__(self, slots: Slots, num_blocks: int, block_size: int, prefix_caching: bool, queue: WaitingQueue) -> None:
+        self.slots = slots
+        self.block_size = block_size
+        self.collected_step = -1
+        self.table_updates: list[Int32] = []
+        self.pool = BlockPool(num_blocks, on_evict=self._forget)
+        self.prefix_cache = PrefixCache(self.pool, block_size) if prefix_caching else None
+        self._queue = queue
+        self._pending: list[int] = []
+
+    @property
+    def has_pending(self) -> bool:
+        """Blocks will come back when the steps in flight have been collected."""
+        return bool(self._pending)
+
+    def blocks_for(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.block_size)
+
+    # Entering
+
+    def find_prefix(self, request: Request) -> list[int]:
+        """Cached blocks for the request's tokens; at least one token is always left to compute."""
+        if self.prefix_cache is None:
+            return []
+        tokens = known_tokens(request)
+        root = chain_root(request.cache_salt)
+        extend_chain(request.block_digests, root, tokens, self.block_size)
+        if request.params.prompt_logprobs is not None:
+            return []  # every prompt position must be computed to have logits
+        return self.prefix_cache.match(request.block_digests, root, tokens, (len(tokens) - 1) // self.block_size)
+
+    def num_blocks_needed(self, num_tokens: int, prefix: list[int]) -> int:
+        """Free blocks that seating `num_tokens` takes: new ones, and cached ones that stop being free."""
+        return self.blocks_for(num_tokens) - len(prefix) + sum(self.pool.is_cached(block) for block in prefix)
+
+    def seat(self, request: Request, prefix: list[int]) -> int:
+        """Give the request a slot that starts with the cached blocks of `prefix`."""
+        slot = self.slots.take(request)
+        for block in prefix:
+            self.pool.share(block)
+        if prefix:
+            self._append_blocks(slot, prefix)
+            self.slots.num_computed[slot] = len(prefix) * self.block_size
+        return slot
+
+    # Growing
+
+    def grow(self, slot: int, num_tokens: int) -> bool:
+        """Give the slot blocks for `num_tokens` tokens in all; False if too few are free."""
+        missing = self.blocks_for(num_tokens) - int(self.slots.num_blocks[slot])
+        if missing <= 0:
+            return True
+        if missing > self.pool.num_free:
+            return False
+        self._append_blocks(slot, self.pool.allocate(missing))
+        return True
+
+    def grow_by_one_block(self, slots: Int64) -> None:
+        """One more block for each of the slots; the pool has that many."""
+        blocks = np.array(self.pool.allocate(len(slots)), dtype=np.int32)
+        index = self.slots.num_blocks[slots]
+        self.slots.block_table[slots, index] = blocks
+        self.slots.num_blocks[slots] = index + 1
+        self.slots.capacity[slots] += self.block_size
+        self.table_updates.append(np.stack([slots, index, blocks], axis=1).astype(np.int32))
+
+    def _append_blocks(self, slot: int, blocks: list[int]) -> None:
+        start = int(self.slots.num_blocks[slot])
+        end = start + len(blocks)
+        self.slots.block_table[slot, start:end] = blocks
+        self.slots.num_blocks[slot] = end
+        self.slots.capacity[slot] = end * self.block_size
+        update = np.empty((len(blocks), 3), dtype=np.int32)
+        update[:, 0], update[:, 1], update[:, 2] = slot, np.arange(start, end), blocks
+        self.table_updates.append(update)
+
+    def take_table_updates(self) -> Int32:
+        """[U, 3] updates since the last call."""
+        updates, self.table_updates = self.table_updates, []
+        if not updates:
+            return np.empty((0, 3), dtype=np.int32)
+        return updates[0] if len(updates) == 1 else np.concatenate(updates)
+
+    # Offering full blocks to the prefix cache
+
+    def offer_blocks(self, slot: int, first: int, last: int) -> list[int]:
+        """Offer blocks first..last-1 of a slot, whose tokens are known and whose KV is submitted; returns those taken."""
+        if self.prefix_cache is None or last <= first:
+            return []
+        request = self.slots.request[slot]
+        assert request is not None
+        tokens = self.slots.tokens[slot, : last * self.block_size]
+        root = chain_root(request.cache_salt)
+        extend_chain(request.block_digests, root, tokens, self.block_size)
+        table = self.slots.block_table[slot]
+        return [
+            int(table[index])
+            for index in range(first, last)
+            if self.prefix_cache.offer(int(table[index]), request.block_digests, index, root, tokens)
+        ]
+
+    def forget_blocks(self, slot: int) -> None:
+        """The slot's KV is not to be trusted (NaN): nobody may find it."""
+        for block in self.slots.block_table[slot, : self.slots.num_blocks[slot]].tolist():
+            self._forget(block)
+
+    def _forget(self, block: int) -> None:
+        if self.prefix_cache is not None:
+            self.prefix_cache.forget(block)
+
+    # Leaving
+
+    def leave(self, slot: int, phase: Phase) -> None:
+        """Begin to free a slot; at once if none of its steps is in flight."""
+        if self.slots.phase[slot] in (Phase.PREEMPTED, Phase.LEAVING):
+            self.slots.phase[slot] = phase
+            return
+        self.slots.phase[slot] = phase
+        if self.slots.last_step[slot] <= self.collected_step:
+            self._vacate(slot)
+        else:
+            self._pending.append(slot)
+
+    def vacate_pending(self) -> None:
+        """Free the slots whose last step has been collected."""
+        if self._pending:
+            ready = [slot for slot in self._pending if self.slots.last_step[slot] <= self.collected_step]
+            self._pending = [slot for slot in self._pending if self.slots.last_step[slot] > self.collected_step]
+            for slot in ready:
+                self._vacate(slot)
+
+    def burn(self, slot: int) -> None:
+        """Keep the seat of an ended request computing, at a fixed position that no live KV shares."""
+        slots = self.slots
+        slots.phase[slot] = Phase.BURNING
+        if slots.num_computed[slot] >= slots.capacity[slot]:
+            index = int(slots.num_blocks[slot])
+            slots.block_table[slot, index] = SCRATCH_BLOCK
+            self.table_updates.append(np.array([[slot, index, SCRATCH_BLOCK]], dtype=np.int32))
+
+    def _vacate(self, slot: int) -> None:
+        request = self.slots.request[slot]
+        assert request is not None
+        if request.status is not RequestStatus.FINISHED:
+            self.slots.save_outputs(slot)
+        blocks = self.slots.block_table[slot, : self.slots.num_blocks[slot]].tolist()
+        cacheable = self.prefix_cache.holds if self.prefix_cache is not None else (lambda block: False)
+        self.pool.release(reversed(blocks), cacheable)
+        self.slots.vacate(slot)
+        if request.status is RequestStatus.WAITING:
+            self._queue.push(request)
+
+
+def known_tokens(request: Request) -> Int32:
+    """[num_prompt + num_outputs] the tokens a new seat starts from."""
+    if not request.output_token_ids:
+        return request.prompt_token_ids
+    return np.concatenate([request.prompt_token_ids, np.array(request.output_token_ids, dtype=np.int32)])

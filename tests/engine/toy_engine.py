@@ -1,0 +1,88 @@
+"""An engine on the simulated device with the toy runner, and what that runner should say."""
+
+import numpy as np
+
+from jitney.config import EngineConfig
+from jitney.device.simulated import SimulatedDevice, VirtualClock, linear_cost
+from jitney.engine.limits import EngineLimits, make_requests, resolve_limits
+from jitney.engine.loop import Engine
+from jitney.runner.toy import ToyRunner, toy_next_token
+from jitney.sampling_params import SamplingParams
+from jitney.types import Request, StepInputs, StepOutput, TokenUpdate
+
+VOCAB_SIZE = 97
+EOS = 7
+
+
+class FailingRunner(ToyRunner):
+    """Raises in the steps named in `failing_steps`; gives NaN to the slots named in `nan_slots`."""
+
+    failing_steps: set[int] = set()
+
+    def run(self, inputs: StepInputs) -> StepOutput:
+        output = super().run(inputs)
+        if inputs.step_id in self.failing_steps:
+            raise RuntimeError("the device caught fire")
+        return output
+
+
+class Recorder:
+    """A listener that keeps everything it hears."""
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+        self.ends: list[TokenUpdate] = []
+
+    def __call__(self, update: TokenUpdate) -> None:
+        assert not self.ends, "an update after the end"
+        self.tokens += update.token_ids
+        if update.finish_reason is not None:
+            self.ends.append(update)
+
+
+def toy_engine(num_kv_blocks: int = 64, max_position: int = 512, host_cost_s: float = 0.0, **settings: object) -> Engine:
+    config = EngineConfig(**{"max_num_seqs": 4, "max_num_batched_tokens": 64, "block_size": 4} | settings)  # type: ignore[arg-type]
+    limits = resolve_limits(
+        config,
+        vocab_size=VOCAB_SIZE,
+        max_position_embeddings=max_position,
+        num_kv_blocks=num_kv_blocks,
+        eos_token_ids=(EOS,),
+    )
+    runner = FailingRunner(VOCAB_SIZE, num_kv_blocks, config.block_size, config.max_num_seqs)
+    device = SimulatedDevice(runner, linear_cost(0.01, 0.0001), VirtualClock(host_cost_s))
+    engine = Engine(config, limits, device)
+    engine.runner = runner  # type: ignore[attr-defined]
+    return engine
+
+
+def toy_request(
+    limits: EngineLimits, request_id: str, prompt: list[int], *, streams: bool = True, priority: int = 0, salt: str = "", **params: object
+) -> Request:
+    sampling = SamplingParams(**{"max_tokens": 8, "seed": 0} | params)  # type: ignore[arg-type]
+    (request,) = make_requests(request_id, prompt, sampling, limits, engine_seed=0, priority=priority, cache_salt=salt)
+    request.listener = Recorder()
+    request.streams = streams
+    return request
+
+
+def expected_tokens(request: Request) -> list[int]:
+    """What the toy model says, computed one request at a time without cache, scheduler or device."""
+    context = request.prompt_token_ids.tolist()
+    outputs: list[int] = []
+    while len(outputs) < request.max_tokens:
+        token = toy_next_token(np.array(context + outputs, dtype=np.int32), request.seed, VOCAB_SIZE)
+        outputs.append(token)
+        if token in request.stop_token_ids:
+            break
+    return outputs
+
+
+def check_idle(engine: Engine) -> None:
+    """Nothing is held, nothing waits, every block is in its place."""
+    scheduler = engine.scheduler
+    assert not engine.has_work and engine.num_unfinished == 0
+    assert scheduler.num_running == 0 and scheduler.num_waiting == 0
+    pool = scheduler.seating.pool
+    pool.check()
+    assert pool.num_free == pool.num_blocks
