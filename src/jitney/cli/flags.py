@@ -49,6 +49,15 @@ def engine_settings() -> list[EngineSetting]:
     ]
 
 
+def add_model_flag(parser: argparse.ArgumentParser) -> None:
+    """Add --model, which every command that runs an engine has."""
+    parser.add_argument(
+        "--model",
+        metavar="MODEL",
+        help="A Hugging Face model folder, a hub id or a GGUF file. (default: the embedded SmolLM2-135M-Instruct)",
+    )
+
+
 def add_engine_flags(parser: argparse.ArgumentParser) -> None:
     """Add one flag for each setting of the engine, in a group of their own."""
     group = parser.add_argument_group("engine settings")

@@ -16,6 +16,10 @@ from jitney import __version__
 from jitney.errors import ConfigError, JitneyError, RequestError
 
 COMMANDS = {
+    "generate": "jitney.cli.generate",
+    "chat": "jitney.cli.chat",
+    "run-batch": "jitney.cli.run_batch",
+    "demo": "jitney.cli.demo",
     "pull": "jitney.cli.pull",
 }
 
