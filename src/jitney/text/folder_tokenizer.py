@@ -1,7 +1,8 @@
 """Tokenizers of Hugging Face folders, and of tokenizer objects of transformers.
 
 Reads the same files with the same precedence as transformers 5 does, without importing it, as long as the folder has
-a tokenizer.json. Without one, transformers is asked to convert whatever there is.
+a tokenizer.json (which then also decides about begin- and end-of-text tokens, whatever `add_bos_token` says). Without
+one, transformers is asked to convert whatever there is.
 """
 
 import json
@@ -14,7 +15,7 @@ from tokenizers import AddedToken
 
 from jitney.errors import ModelLoadError
 from jitney.text.chat_template import ChatTemplate
-from jitney.text.tokenizer import Tokenizer, set_bos_and_eos
+from jitney.text.tokenizer import Tokenizer
 
 _SPECIAL_TOKEN_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
@@ -29,10 +30,6 @@ def load_folder_tokenizer(folder: Path, trust_remote_code: bool) -> Tokenizer:
     config = _read_json(folder / "tokenizer_config.json")
     special_tokens = _special_tokens(_read_json(folder / "special_tokens_map.json") | config)
     _add_missing_tokens(backend, config, special_tokens)
-    if "add_bos_token" in config or "add_eos_token" in config:
-        bos = special_tokens.get("bos_token") if config.get("add_bos_token") else None
-        eos = special_tokens.get("eos_token") if config.get("add_eos_token") else None
-        set_bos_and_eos(backend, bos, eos)
     source = _template_source(folder, config)
     return Tokenizer(
         backend,

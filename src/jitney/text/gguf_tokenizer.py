@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
-from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 
 from jitney.errors import ModelLoadError
 from jitney.text.chat_template import ChatTemplate
 from jitney.text.gguf_pre_tokenizers import ADDS_BOS, IGNORES_MERGES, SPLIT_PATTERNS
-from jitney.text.tokenizer import Tokenizer, set_bos_and_eos
+from jitney.text.tokenizer import Tokenizer
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
 """Values of `tokenizer.ggml.token_type` (also 5 = unused, 6 = byte)."""
@@ -30,15 +30,11 @@ def load_gguf_tokenizer(source: Any) -> Tokenizer:
             '(byte-level BPE) and "llama" (SentencePiece BPE) can be rebuilt: use the Hugging Face folder of the model'
         )
     try:
-        backend = _byte_level_backend(metadata) if metadata.model == "gpt2" else _sentencepiece_backend(metadata)
+        backend = _build_backend(metadata)
     except ModelLoadError:
         raise
     except Exception as error:  # the binding raises a bare Exception
-        raise ModelLoadError(f"the tokenizer in the GGUF file is inconsistent: {error}") from error
-    _add_whole_tokens(backend, metadata)
-    bos, eos = metadata.token("bos"), metadata.token("eos")
-    adds_bos = metadata.flag("add_bos_token", metadata.model == "llama" or metadata.pre in ADDS_BOS)
-    set_bos_and_eos(backend, bos if adds_bos else None, eos if metadata.flag("add_eos_token", False) else None)
+        raise ModelLoadError(f"the tokenizer in the GGUF file is inconsistent: {error!r}") from error
     named = {f"{name}_token": metadata.token(key) for name, key in _NAMED_TOKENS.items()}
     special_tokens = {name: piece for name, piece in named.items() if piece is not None}
     return Tokenizer(
@@ -47,6 +43,16 @@ def load_gguf_tokenizer(source: Any) -> Tokenizer:
         bos_token_id=metadata.token_id("bos"),
         chat_template=ChatTemplate(metadata.chat_template, special_tokens) if metadata.chat_template else None,
     )
+
+
+def _build_backend(metadata: "_Metadata") -> tokenizers.Tokenizer:
+    backend = _byte_level_backend(metadata) if metadata.model == "gpt2" else _sentencepiece_backend(metadata)
+    _add_whole_tokens(backend, metadata)
+    adds_bos = metadata.flag("add_bos_token", metadata.model == "llama" or metadata.pre in ADDS_BOS)
+    bos = metadata.token("bos") if adds_bos else None
+    eos = metadata.token("eos") if metadata.flag("add_eos_token", False) else None
+    _put_around_texts(backend, bos, eos)
+    return backend
 
 
 _NAMED_TOKENS = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
@@ -186,3 +192,11 @@ def _add_whole_tokens(backend: tokenizers.Tokenizer, metadata: _Metadata) -> Non
             plain.append(AddedToken(token, normalized=False))
     backend.add_special_tokens(special)
     backend.add_tokens(plain)
+
+
+def _put_around_texts(backend: tokenizers.Tokenizer, bos: str | None, eos: str | None) -> None:
+    """Make `encode` put these tokens (None: none) before and after every text."""
+    backend.post_processor = processors.TemplateProcessing(
+        single=[piece for piece in (bos, "$A", eos) if piece is not None],
+        special_tokens=[(piece, backend.token_to_id(piece)) for piece in (bos, eos) if piece is not None],
+    )

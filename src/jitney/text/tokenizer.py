@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import tokenizers
-from tokenizers import processors
 
-from jitney.errors import ModelLoadError, RequestError
+from jitney.errors import RequestError
 from jitney.text.chat_template import ChatTemplate, Message
 from jitney.text.detokenizer import Detokenizer, DetokenizerFactory
 
@@ -136,14 +135,3 @@ class Tokenizer:
         ids = {"bos_token": self.bos_token_id, "eos_token": next(iter(self.eos_token_ids), None)}
         pieces = {name: self.backend.id_to_token(token) for name, token in ids.items() if token is not None}
         return {name: piece for name, piece in pieces.items() if piece is not None}
-
-
-def set_bos_and_eos(backend: tokenizers.Tokenizer, bos: str | None, eos: str | None) -> None:
-    """Make `backend` put these tokens (None: none) around every text, in place of what it did before."""
-    for piece in (bos, eos):
-        if piece is not None and backend.token_to_id(piece) is None:
-            raise ModelLoadError(f"the tokenizer is to add {piece!r} to texts, but has no such token")
-    backend.post_processor = processors.TemplateProcessing(
-        single=[piece for piece in (bos, "$A", eos) if piece is not None],
-        special_tokens=[(piece, backend.token_to_id(piece)) for piece in (bos, eos) if piece is not None],
-    )
