@@ -116,6 +116,7 @@ def dense(
 
 row = st.one_of(
     st.tuples(st.integers(0, 40), st.just(1)),
+    st.tuples(st.just(0), st.integers(1, 600)),
     st.tuples(st.integers(0, 40), st.integers(1, 30)),
     st.tuples(st.integers(450, 1100), st.integers(1, 3)),
     st.tuples(st.integers(0, 600), st.integers(100, 300)),
@@ -147,6 +148,12 @@ def test_equals_dense_attention_for_any_ragged_batch(
     sinks = torch.linspace(-2, 2, heads[0]) if with_sinks else None
     got = run(case, sliding_window=window, softcap=softcap, sinks=sinks)
     torch.testing.assert_close(got, dense(case, window, softcap, sinks), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("length", [6, 7, 8, 50, 300, 700])
+def test_a_prompt_longer_than_the_window_is_windowed(length: int) -> None:
+    case = make_case([(0, length)], block_size=16)
+    torch.testing.assert_close(run(case, sliding_window=7), dense(case, 7), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("past", [255, 256, 257, 768])

@@ -148,6 +148,5 @@ def _hidden_keys(
         return None
     query_positions = torch.arange(tile.position, last_position + 1, device=device)[:, None]
     distance = query_positions - torch.arange(keys.start, keys.stop, device=device)
-    if not crosses_window:
-        return distance < 0
-    return (distance < 0) | (distance >= sliding_window)
+    hidden = distance < 0
+    return hidden if sliding_window is None else hidden | (distance >= sliding_window)

@@ -39,13 +39,8 @@ class QueryTile:
     stop: int
     position: int
     keys: tuple[KeyTile, ...]
-
-    @property
-    def is_simple(self) -> bool:
-        """One key tile and no mask but, for a row that starts its sequence, the plain causal triangle."""
-        if len(self.keys) != 1:
-            return False
-        return self.stop - self.start == 1 or (self.position == 0 and self.keys[0].start == 0)
+    is_simple: bool
+    """One key tile, and no mask but the plain causal triangle of a prompt over itself (one query needs none)."""
 
 
 def plan_reads(batch: PagedBatch, block_size: int, sliding_window: int | None = None) -> list[QueryTile]:
@@ -69,7 +64,10 @@ def plan_reads(batch: PagedBatch, block_size: int, sliding_window: int | None = 
             position = past + start - first
             end = past + stop - first
             begin = 0 if sliding_window is None else max(0, position - sliding_window + 1)
-            plan.append(QueryTile(start, stop, position, tuple(places.key_tiles(row, begin, end))))
+            keys = tuple(places.key_tiles(row, begin, end))
+            within_window = sliding_window is None or end <= sliding_window
+            is_simple = len(keys) == 1 and (stop - start == 1 or (position == 0 and within_window))
+            plan.append(QueryTile(start, stop, position, keys, is_simple))
     return plan
 
 
