@@ -124,7 +124,7 @@ def _integer(name: str, value: object, low: int, high: int) -> None:
 def _number(name: str, value: object, low: float, high: float) -> None:
     if isinstance(value, bool) or not isinstance(value, Real):
         raise RequestError(f"{name} must be a number, got {value!r}", name)
-    if not low <= float(value) <= high:  # also refuses NaN
+    if not value <= high or value < low:  # also refuses NaN, and integers beyond the range of float
         raise RequestError(f"{name}={value} is out of range: {low:g} to {high:g}", name)
 
 

@@ -60,7 +60,7 @@ def parse_body(url: object, body: Mapping[str, Any]) -> BatchRequest:
     for name, kind in (("model", str), ("cache_salt", str), ("priority", int), ("chat_template_kwargs", dict)):
         if name in given:
             _check_type(name, given[name], kind)
-    others = {
+    others: dict[str, Any] = {
         name: given[name] for name in ("model", "priority", "cache_salt", "chat_template_kwargs") if name in given
     }
     if url == CHAT:

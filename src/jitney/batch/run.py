@@ -101,7 +101,8 @@ class BatchRun:
         custom_id = None
         try:
             fields = parse_line(line)
-            custom_id = self._new_custom_id(fields, number)
+            custom_id = custom_id_of(fields)
+            self._check_new(custom_id, number)
             request = parse_request(fields)
             output = await self._serve(request)
             answer = answer_line(custom_id, request, output, self._model_name)
@@ -116,14 +117,12 @@ class BatchRun:
         self.counts.num_output_tokens += sum(len(choice.token_ids) for choice in output.outputs)
         return answer
 
-    def _new_custom_id(self, fields: dict[str, Any], number: int) -> str:
-        custom_id = custom_id_of(fields)
+    def _check_new(self, custom_id: str, number: int) -> None:
         first = self._seen.setdefault(custom_id, number)
         if first != number:
             raise LineError(
                 "duplicate_custom_id", f"custom_id {custom_id!r} stands in line {first} already", "custom_id"
             )
-        return custom_id
 
     async def _serve(self, request: BatchRequest) -> RequestOutput:
         """The finished output. Raises what kept the request from finishing."""

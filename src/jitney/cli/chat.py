@@ -3,7 +3,7 @@
 import argparse
 import asyncio
 import sys
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
 from jitney.cli.flags import add_engine_flags, add_model_flag, engine_config
@@ -39,8 +39,9 @@ def run(args: argparse.Namespace) -> int:
     config = engine_config(args)
     from jitney.async_llm import AsyncLLM
 
-    with AsyncLLM(args.model, config=config) as llm:
-        if llm.get_tokenizer().chat_template is None:
+    with closing(AsyncLLM(args.model, config=config)) as llm:
+        tokenizer = llm.get_tokenizer()
+        if tokenizer is None or tokenizer.chat_template is None:
             raise RequestError("this model has no chat template; use `jitney generate --raw`", "messages")
         if sys.stdin.isatty():
             print("Type a message, or /help.", file=sys.stderr)

@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,16 +54,18 @@ def run(args: argparse.Namespace) -> int:
     config = engine_config(args)
     from jitney.async_llm import AsyncLLM
     from jitney.cli.streaming import TextPrinter, print_stream, stats_line
+    from jitney.engine.recording import recorded
 
-    async def generate(llm: AsyncLLM) -> RequestOutput:
-        use_chat = args.chat if args.chat is not None else llm.get_tokenizer().chat_template is not None
-        if use_chat:
+    async def generate(llm: AsyncLLM) -> "RequestOutput":
+        tokenizer = llm.get_tokenizer()
+        has_template = tokenizer is not None and tokenizer.chat_template is not None
+        if args.chat or (args.chat is None and has_template):
             outputs = llm.chat([{"role": "user", "content": prompt}], params, request_id="generate")
         else:
             outputs = llm.generate(prompt, params, request_id="generate")
         return await print_stream(outputs, printer)
 
-    with AsyncLLM(args.model, config=config) as llm:
+    with closing(AsyncLLM(args.model, config=config)) as llm, recorded(llm.engine, args.timeline):
         printer = TextPrinter()
         try:
             output = asyncio.run(generate(llm))

@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     lines = InputLines(args.input)
     with (
         OutputFile(args.output, overwrite=args.overwrite, input_path=args.input) as output,
-        AsyncLLM(args.model, config=config) as llm,
+        closing(AsyncLLM(args.model, config=config)) as llm,
         tqdm(total=len(lines), unit="line", file=sys.stderr) as bar,
     ):
         start = time.perf_counter()

@@ -15,6 +15,7 @@ from jitney.engine.records import device_idle_share, slot_occupancy
 from jitney.llm import LLM
 from jitney.outputs import RequestOutput
 from jitney.sampling_params import SamplingParams
+from jitney.text.tokenizer import Tokenizer
 
 NUM_SEATS = 16
 WARM_UP = SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True)
@@ -122,13 +123,19 @@ def _generate(
     timeline: Path | None = None,
 ) -> list[RequestOutput]:
     """Through the model's chat template if it has one."""
-    if llm.get_tokenizer().chat_template is None:
+    if _tokenizer(llm).chat_template is None:
         return llm.generate(list(prompts), params, use_tqdm=use_tqdm, timeline=timeline)
     conversations = [[{"role": "user", "content": prompt}] for prompt in prompts]
     return llm.chat(conversations, params, use_tqdm=use_tqdm, timeline=timeline)
 
 
 def _answer(llm: LLM, output: RequestOutput) -> str:
-    token_ids = output.outputs[0].token_ids
-    ends = [index for index, token in enumerate(token_ids) if token in llm.get_tokenizer().eos_token_ids]
-    return llm.get_tokenizer().decode(token_ids[: ends[0]] if ends else token_ids)
+    tokenizer, token_ids = _tokenizer(llm), output.outputs[0].token_ids
+    ends = [index for index, token in enumerate(token_ids) if token in tokenizer.eos_token_ids]
+    return tokenizer.decode(token_ids[: ends[0]] if ends else token_ids)
+
+
+def _tokenizer(llm: LLM) -> Tokenizer:
+    tokenizer = llm.get_tokenizer()
+    assert tokenizer is not None, "models named by a path bring their tokenizer"
+    return tokenizer
