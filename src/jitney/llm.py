@@ -8,22 +8,22 @@
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jitney.build import build_engine, make_config
 from jitney.config import EngineConfig
-from jitney.engine.interrupt import DeferredInterrupt
 from jitney.engine.limits import make_requests
 from jitney.engine.loop import Engine
-from jitney.engine.recording import recorded
-from jitney.errors import EngineDeadError, RequestError
+from jitney.engine.timeline import Timeline
+from jitney.errors import ConfigError, EngineDeadError, RequestError
+from jitney.text.generation import Generation, failed_output, watch_stop_strings
+from jitney.engine.interrupt import DeferredInterrupt
 from jitney.outputs import RequestOutput
 from jitney.progress import ProgressBar
-from jitney.sampling_params import SamplingParams
-from jitney.text.generation import Generation, failed_output, watch_stop_strings
 from jitney.text.prompts import (
     Conversation,
     EncodedPrompt,
@@ -34,6 +34,7 @@ from jitney.text.prompts import (
     list_of_prompts,
     spread,
 )
+from jitney.sampling_params import SamplingParams
 from jitney.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -182,7 +183,7 @@ class LLM:
         params = SamplingParams() if sampling_params is None else sampling_params
         each_params = spread("sampling_params", params, len(encoders))
         each_priority = spread("priority", priority, len(encoders))
-        with self._lock, recorded(self._engine, timeline):
+        with self._lock, _recorded(self._engine, timeline):
             self._engine.check_alive()
             jobs = [
                 self._prepare(encode, params, priority, cache_salt)
@@ -247,3 +248,20 @@ def _outputs(jobs: Sequence[Generation | RequestOutput]) -> list[RequestOutput]:
     if errors:
         logger.warning("%d of %d prompts failed; the first: %s", len(errors), len(outputs), errors[0])
     return outputs
+
+
+@contextmanager
+def _recorded(engine: Engine, path: str | Path | None) -> Iterator[None]:
+    """Record a timeline and write it at the end, whatever the end is."""
+    if path is None:
+        yield
+        return
+    path = Path(path)
+    if not path.parent.is_dir() or path.is_dir():
+        raise ConfigError(f"timeline={str(path)!r} cannot be written: name a file in a folder that exists")
+    timeline = engine.timeline = Timeline(engine.records)
+    try:
+        yield
+    finally:
+        engine.timeline = None
+        timeline.write(path)
