@@ -24,7 +24,7 @@ class Seating:
         self.block_size = block_size
         self.collected_step = -1
         self.table_updates: list[Int32] = []
-        self.pool = BlockPool(num_blocks, on_evict=self._forget)
+        self.pool = BlockPool(num_blocks, on_evict=self.forget)
         self.prefix_cache = PrefixCache(self.pool, block_size) if prefix_caching else None
         self._queue = queue
         self._pending: list[int] = []
@@ -123,9 +123,10 @@ class Seating:
     def forget_blocks(self, slot: int) -> None:
         """The slot's KV is not to be trusted (NaN): nobody may find it."""
         for block in self.slots.block_table[slot, : self.slots.num_blocks[slot]].tolist():
-            self._forget(block)
+            self.forget(block)
 
-    def _forget(self, block: int) -> None:
+    def forget(self, block: int) -> None:
+        """Stop offering a block: it is evicted, or what it holds is not to be trusted."""
         if self.prefix_cache is not None:
             self.prefix_cache.forget(block)
 
