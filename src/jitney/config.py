@@ -32,18 +32,21 @@ class EngineConfig:
         None, "Longest prompt + output, in tokens. Default: what the model was made for and the KV cache can hold."
     )
     max_num_seqs: int = setting(
-        64, "Seats: how many requests run at once. More raises throughput until memory or compute is full; "
+        64,
+        "Seats: how many requests run at once. More raises throughput until memory or compute is full; "
         "each one's tokens then come slower.",
     )
     max_num_batched_tokens: int = setting(
-        1024, "Most tokens in one step. Smaller keeps running streams smooth while long prompts come in; "
+        1024,
+        "Most tokens in one step. Smaller keeps running streams smooth while long prompts come in; "
         "larger brings the first token of a long prompt sooner.",
     )
     enable_chunked_prefill: bool = setting(
         True, "Split long prompts over several steps, so that running requests never wait for a whole prompt."
     )
     prefill_chunk_size: int | None = setting(
-        None, "Most prompt tokens of one request in one step (vLLM: long_prefill_token_threshold). "
+        None,
+        "Most prompt tokens of one request in one step (vLLM: long_prefill_token_threshold). "
         "Default: only the step's budget limits it.",
     )
     block_size: int = setting(16, "Tokens in one block of the paged KV cache.")
@@ -57,7 +60,8 @@ class EngineConfig:
         True, "Plan the next step while the device computes this one. Off: plan, compute, plan, compute."
     )
     batching_policy: BatchingPolicy = setting(
-        "continuous", "Who may enter when. continuous: a free seat is taken at the next step. static: a batch is "
+        "continuous",
+        "Who may enter when. continuous: a free seat is taken at the next step. static: a batch is "
         "closed until its last request ends. dynamic: wait for a window, then static. sequential: one at a time.",
     )
     dynamic_batching_window_s: float = setting(

@@ -1,6 +1,6 @@
 """The vocabulary: what travels between the layers. numpy and plain Python; imports no other layer.
 
-    Request ──scheduler──> StepPlan ──StepBuffer.fill──> StepInputs ──device/runner──> StepOutput ──scheduler──> tokens
+Request ──scheduler──> StepPlan ──StepBuffer.fill──> StepInputs ──device/runner──> StepOutput ──scheduler──> tokens
 """
 
 from collections.abc import Callable, Sequence
