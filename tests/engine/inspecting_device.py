@@ -41,4 +41,6 @@ def check_ownership(engine: Engine) -> None:
     for block in range(1, seating.pool.num_blocks + 1):
         assert seating.pool.ref_count(block) == holders.get(block, 0), f"block {block}: wrong reference count"
         if holders.get(block, 0) > 1:
-            assert seating.prefix_cache is not None and seating.prefix_cache.holds(block), f"block {block} has two owners"
+            assert seating.prefix_cache is not None and seating.prefix_cache.holds(block), (
+                f"block {block} has two owners"
+            )

@@ -1,4 +1,4 @@
-"""DESIGN's invariants on random traffic: arrivals and aborts at any moment, tiny pools, every policy, sync and async."""
+"""The invariants on random traffic: arrivals and aborts at any moment, tiny pools, every policy, sync and async."""
 
 from dataclasses import dataclass, field
 

@@ -1,8 +1,9 @@
 """Which full block holds which tokens, so that requests that start alike share KV. Knows token ids, not requests.
 
 A block's content is named by a hash chain: digest(block) = hash(digest of the block before, the block's tokens), so a
-name stands for the whole prefix (as in vLLM's automatic prefix caching). The chain starts from the cache salt: tenants with
-different salts never share. A hit is verified against the stored tokens, so a hash collision cannot mix two prompts.
+name stands for the whole prefix (as in vLLM's automatic prefix caching). The chain starts from the cache salt: tenants
+with different salts never share. A hit is verified against the stored tokens, so a hash collision cannot mix two
+prompts.
 """
 
 from dataclasses import dataclass

@@ -19,7 +19,9 @@ class Seating:
     `table_updates` collects (slot, index, block) for the step being planned; the scheduler takes them.
     """
 
-    def __init__(self, slots: Slots, num_blocks: int, block_size: int, prefix_caching: bool, queue: WaitingQueue) -> None:
+    def __init__(
+        self, slots: Slots, num_blocks: int, block_size: int, prefix_caching: bool, queue: WaitingQueue
+    ) -> None:
         self.slots = slots
         self.block_size = block_size
         self.collected_step = -1
@@ -105,7 +107,7 @@ class Seating:
     # Offering full blocks to the prefix cache
 
     def offer_blocks(self, slot: int, first: int, last: int) -> list[int]:
-        """Offer blocks first..last-1 of a slot, whose tokens are known and whose KV is submitted; returns those taken."""
+        """Offer blocks [first, last) of a slot: tokens known, KV submitted. Returns those that were new."""
         if self.prefix_cache is None or last <= first:
             return []
         request = self.slots.request[slot]
