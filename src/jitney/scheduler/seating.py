@@ -7,7 +7,7 @@ been collected. Until then the slot is PREEMPTED or LEAVING, and `pending` knows
 import numpy as np
 
 from jitney.kv.block_pool import SCRATCH_BLOCK, BlockPool
-from jitney.kv.prefix_cache import PrefixCache, chain_root, extend_chain
+from jitney.kv.prefix_cache import PrefixCache, extend_chain
 from jitney.scheduler.slots import Phase, Slots
 from jitney.scheduler.waiting_queue import WaitingQueue
 from jitney.types import Int32, Int64, Request, RequestStatus
@@ -46,11 +46,10 @@ class Seating:
         if self.prefix_cache is None:
             return []
         tokens = known_tokens(request)
-        root = chain_root(request.cache_salt)
-        extend_chain(request.block_digests, root, tokens, self.block_size)
+        extend_chain(request.block_digests, request.cache_salt, tokens, self.block_size)
         if request.params.prompt_logprobs is not None:
             return []  # every prompt position must be computed to have logits
-        return self.prefix_cache.match(request.block_digests, root, tokens, (len(tokens) - 1) // self.block_size)
+        return self.prefix_cache.match(request.block_digests, tokens, (len(tokens) - 1) // self.block_size)
 
     def num_blocks_needed(self, num_tokens: int, prefix: list[int]) -> int:
         """Free blocks that seating `num_tokens` takes: new ones, and cached ones that stop being free."""
@@ -113,13 +112,12 @@ class Seating:
         request = self.slots.request[slot]
         assert request is not None
         tokens = self.slots.tokens[slot, : last * self.block_size]
-        root = chain_root(request.cache_salt)
-        extend_chain(request.block_digests, root, tokens, self.block_size)
+        extend_chain(request.block_digests, request.cache_salt, tokens, self.block_size)
         table = self.slots.block_table[slot]
         return [
             int(table[index])
             for index in range(first, last)
-            if self.prefix_cache.offer(int(table[index]), request.block_digests, index, root, tokens)
+            if self.prefix_cache.offer(int(table[index]), request.block_digests, index, tokens)
         ]
 
     def forget_blocks(self, slot: int) -> None:
