@@ -51,7 +51,7 @@ class AsyncLLM:
 
     @classmethod
     def from_engine(cls, engine: Engine, tokenizer: Tokenizer | None = None) -> "AsyncLLM":
-        """An AsyncLLM over an engine made elsewhere, which it owns from here on."""
+        """An AsyncLLM over an engine made elsewhere, which it then owns."""
         llm = cls.__new__(cls)
         llm._serve(engine, tokenizer)
         return llm

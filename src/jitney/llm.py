@@ -1,8 +1,8 @@
 """LLM, the offline front door: prompts in, finished outputs out. Steps the engine in the caller's thread.
 
-    with LLM() as llm:
-        for output in llm.generate(["Hello", "こんにちは"], SamplingParams(max_tokens=32)):
-            print(output.outputs[0].text)
+with LLM() as llm:
+    for output in llm.generate(["Hello", "こんにちは"], SamplingParams(max_tokens=32)):
+        print(output.outputs[0].text)
 """
 
 import logging
@@ -77,7 +77,7 @@ class LLM:
 
     @classmethod
     def from_engine(cls, engine: Engine, tokenizer: Tokenizer | None = None) -> "LLM":
-        """An LLM over an engine made elsewhere (a simulated device, a runner of your own), which it owns from here on."""
+        """An LLM over an engine made elsewhere (a simulated device, a runner of your own), which it then owns."""
         llm = cls.__new__(cls)
         llm._serve(engine, tokenizer)
         return llm

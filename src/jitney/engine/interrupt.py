@@ -26,7 +26,9 @@ class DeferredInterrupt:
                 signal.signal(signal.SIGINT, self._note)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._previous is not None:
             signal.signal(signal.SIGINT, self._previous)
         if kind is None or not issubclass(kind, KeyboardInterrupt):

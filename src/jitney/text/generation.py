@@ -88,7 +88,9 @@ class StopStringWatch:
     Keeps a text of its own: the caller's text may lag behind, this one must not.
     """
 
-    def __init__(self, tokenizer: Tokenizer, params: SamplingParams, finish: FinishRequest, forward: Listener | None) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, params: SamplingParams, finish: FinishRequest, forward: Listener | None
+    ) -> None:
         """
         Args:
             finish: the engine's.

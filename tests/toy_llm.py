@@ -1,0 +1,77 @@
+"""Front doors over the toy engine, with a tokenizer of one character a token."""
+
+import threading
+from typing import Any
+
+import tokenizers
+from tokenizers import AddedToken, decoders, models, pre_tokenizers
+
+from jitney.async_llm import AsyncLLM
+from jitney.device.simulated import SimulatedDevice
+from jitney.llm import LLM
+from jitney.outputs import RequestOutput
+from jitney.text.chat_template import ChatTemplate
+from jitney.text.tokenizer import Tokenizer
+from jitney.types import StepInputs, StepOutput
+
+from .engine.toy_engine import EOS, VOCAB_SIZE, FailingRunner, ToyEngine, expected_tokens, toy_engine, toy_request
+
+END = "<|end|>"
+PROMPTS = ["Good", "a", "continuous", "batch", "stops,", "some", "ride", "on", "all", "day"]
+
+
+def toy_tokenizer() -> Tokenizer:
+    """97 tokens: printable ASCII, space and newline as characters of their own, and END as the model's end."""
+    pieces = [chr(code) for code in range(0x21, 0x7F)] + ["Ġ", "Ċ"]
+    pieces.insert(EOS, END)
+    assert len(pieces) == VOCAB_SIZE
+    backend = tokenizers.Tokenizer(models.BPE({piece: index for index, piece in enumerate(pieces)}, []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens([AddedToken(END, special=True)])
+    template = ChatTemplate(
+        "{% for m in messages %}{{ m.role }}:{{ m.content }}\n{% endfor %}{% if add_generation_prompt %}>{% endif %}"
+    )
+    return Tokenizer(backend, eos_token_ids=[EOS], chat_template=template)
+
+
+class GatedRunner(FailingRunner):
+    """Each step waits for a permit: a device that is exactly as slow as the test wants."""
+
+    def __init__(self, *args: int) -> None:
+        super().__init__(*args)
+        self.permits = threading.Semaphore(0)
+        self.is_waiting = threading.Event()
+
+    def run(self, inputs: StepInputs) -> StepOutput:
+        self.is_waiting.set()
+        self.permits.acquire()
+        return super().run(inputs)
+
+
+def gated_engine(**settings: Any) -> tuple[ToyEngine, GatedRunner]:
+    engine = toy_engine(**settings)
+    config = engine.config
+    runner = GatedRunner(VOCAB_SIZE, engine.limits.num_kv_blocks, config.block_size, config.max_num_seqs)
+    assert isinstance(engine.device, SimulatedDevice)
+    engine.device._runner = engine.runner = runner
+    return engine, runner
+
+
+def toy_llm(**settings: Any) -> LLM:
+    return LLM.from_engine(toy_engine(**settings), toy_tokenizer())
+
+
+def toy_async_llm(**settings: Any) -> AsyncLLM:
+    return AsyncLLM.from_engine(toy_engine(**settings), toy_tokenizer())
+
+
+def toy_answer(prompt: str, **params: Any) -> list[int]:
+    """The tokens that the toy model gives, computed without an engine."""
+    engine = toy_engine()
+    ids = toy_tokenizer().encode(prompt)
+    return expected_tokens(toy_request(engine.limits, "expected", ids, **params))
+
+
+def text_of(output: RequestOutput) -> str:
+    return output.outputs[0].text
