@@ -24,10 +24,10 @@ from jitney.engine.limits import make_requests
 from jitney.engine.loop import Engine
 from jitney.engine.token_stream import Outbox, TokenStream
 from jitney.errors import DuplicateRequestError, EngineDeadError
-from jitney.text.generation import Generation, watch_stop_strings
 from jitney.outputs import RequestOutput
-from jitney.text.prompts import Conversation, EncodedPrompt, Prompt, encode_conversation, encode_prompt
 from jitney.sampling_params import SamplingParams
+from jitney.text.generation import Generation, watch_stop_strings
+from jitney.text.prompts import Conversation, EncodedPrompt, Prompt, encode_conversation, encode_prompt
 from jitney.text.tokenizer import Tokenizer
 from jitney.types import Request
 
@@ -51,7 +51,7 @@ class AsyncLLM:
 
     @classmethod
     def from_engine(cls, engine: Engine, tokenizer: Tokenizer | None = None) -> "AsyncLLM":
-        """An AsyncLLM over an engine made elsewhere, which it owns from here on."""
+        """An AsyncLLM over an engine made elsewhere, which it then owns."""
         llm = cls.__new__(cls)
         llm._serve(engine, tokenizer)
         return llm
@@ -216,4 +216,6 @@ class AsyncLLM:
         stream.close()
         with self._lock:
             del self._streams[request_id]
-        self._thread.abort(stream.requests)
+        unfinished = [request for request in stream.requests if not request.is_finished]
+        if unfinished:
+            self._thread.abort(unfinished)

@@ -1,8 +1,8 @@
 """LLM, the offline front door: prompts in, finished outputs out. Steps the engine in the caller's thread.
 
-    with LLM() as llm:
-        for output in llm.generate(["Hello", "こんにちは"], SamplingParams(max_tokens=32)):
-            print(output.outputs[0].text)
+with LLM() as llm:
+    for output in llm.generate(["Hello", "こんにちは"], SamplingParams(max_tokens=32)):
+        print(output.outputs[0].text)
 """
 
 import logging
@@ -16,14 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 from jitney.build import build_engine, make_config
 from jitney.config import EngineConfig
+from jitney.engine.interrupt import DeferredInterrupt
 from jitney.engine.limits import make_requests
 from jitney.engine.loop import Engine
 from jitney.engine.timeline import Timeline
 from jitney.errors import ConfigError, EngineDeadError, RequestError
-from jitney.text.generation import Generation, failed_output, watch_stop_strings
-from jitney.engine.interrupt import DeferredInterrupt
 from jitney.outputs import RequestOutput
 from jitney.progress import ProgressBar
+from jitney.sampling_params import SamplingParams
+from jitney.text.generation import Generation, failed_output, watch_stop_strings
 from jitney.text.prompts import (
     Conversation,
     EncodedPrompt,
@@ -34,7 +35,6 @@ from jitney.text.prompts import (
     list_of_prompts,
     spread,
 )
-from jitney.sampling_params import SamplingParams
 from jitney.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class LLM:
 
     @classmethod
     def from_engine(cls, engine: Engine, tokenizer: Tokenizer | None = None) -> "LLM":
-        """An LLM over an engine made elsewhere (a simulated device, a runner of your own), which it owns from here on."""
+        """An LLM over an engine made elsewhere (a simulated device, a runner of your own), which it then owns."""
         llm = cls.__new__(cls)
         llm._serve(engine, tokenizer)
         return llm
@@ -221,20 +221,20 @@ class LLM:
         """Step until the engine is idle. On any error or interrupt the requests end and the device comes to rest."""
         engine = self._engine
         num_requests = sum(len(generation.requests) for generation in generations)
-        try:
-            with DeferredInterrupt() as interrupt, ProgressBar(engine, num_requests, use_tqdm) as bar:
+        with DeferredInterrupt() as interrupt, ProgressBar(engine, num_requests, use_tqdm) as bar:
+            try:
                 for generation in generations:
                     engine.add_or_refuse(*generation.requests)
                 while engine.has_work:
                     engine.step_or_wait()
                     bar.step()
                     interrupt.raise_pending()
-        except EngineDeadError:
-            raise
-        except BaseException:
-            engine.abort_all()
-            engine.run_until_idle()
-            raise
+            except EngineDeadError:
+                raise
+            except BaseException:
+                engine.abort_all()
+                engine.run_until_idle()
+                raise
 
 
 def _outputs(jobs: Sequence[Generation | RequestOutput]) -> list[RequestOutput]:

@@ -2,7 +2,6 @@
 
 import sys
 import time
-from types import TracebackType
 
 from tqdm import tqdm
 
@@ -16,9 +15,7 @@ class ProgressBar:
 
     def __init__(self, engine: Engine, total: int, is_shown: bool) -> None:
         self._engine = engine
-        self._bar = tqdm(
-            total=total, unit="request", file=sys.stderr, disable=not is_shown, mininterval=REFRESH_S, dynamic_ncols=True
-        )
+        self._bar = tqdm(total=total, unit="request", file=sys.stderr, disable=not is_shown, dynamic_ncols=True)
         self._start = self._shown_at = time.perf_counter()
         self._num_steps = engine.records.num_steps
         self._num_tokens = 0
@@ -26,7 +23,7 @@ class ProgressBar:
     def __enter__(self) -> "ProgressBar":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._show()
         self._bar.close()
 

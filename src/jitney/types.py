@@ -105,7 +105,7 @@ class Request:
     error: Exception | None = None
     metrics: RequestMetrics = field(default_factory=RequestMetrics)
     block_digests: list[bytes] = field(default_factory=list)
-    """Hash chain over the full blocks known so far (see kv/prefix_cache.py)."""
+    """Hash chain over the salt and the full blocks known so far (see kv/prefix_cache.py)."""
 
     @property
     def num_prompt_tokens(self) -> int:

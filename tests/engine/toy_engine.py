@@ -1,28 +1,38 @@
 """An engine on the simulated device with the toy runner, and what that runner should say."""
 
+from typing import Any
+
 import numpy as np
 
 from jitney.config import EngineConfig
-from jitney.device.simulated import SimulatedDevice, VirtualClock, linear_cost
+from jitney.device.simulated import VirtualClock, linear_cost
 from jitney.engine.limits import EngineLimits, make_requests, resolve_limits
 from jitney.engine.loop import Engine
 from jitney.runner.toy import ToyRunner, toy_next_token
 from jitney.sampling_params import SamplingParams
 from jitney.types import Request, StepInputs, StepOutput, TokenUpdate
 
+from .inspecting_device import InspectingDevice
+
 VOCAB_SIZE = 97
 EOS = 7
 
 
 class FailingRunner(ToyRunner):
-    """Raises in the steps named in `failing_steps`; gives NaN to the slots named in `nan_slots`."""
+    """Raises in the steps named in `failing_steps`, before anything is written; NaN for the steps in `nan_steps`."""
 
-    failing_steps: set[int] = set()
+    def __init__(self, vocab_size: int, num_kv_blocks: int, block_size: int, max_num_seqs: int) -> None:
+        super().__init__(vocab_size, num_kv_blocks, block_size, max_num_seqs)
+        self.failing_steps: set[int] = set()
+        self.nan_steps: dict[int, int] = {}
+        """step -> index among its sampled rows"""
 
     def run(self, inputs: StepInputs) -> StepOutput:
-        output = super().run(inputs)
         if inputs.step_id in self.failing_steps:
             raise RuntimeError("the device caught fire")
+        output = super().run(inputs)
+        if inputs.step_id in self.nan_steps and len(output.is_valid):
+            output.is_valid[self.nan_steps[inputs.step_id] % len(output.is_valid)] = False
         return output
 
 
@@ -40,8 +50,17 @@ class Recorder:
             self.ends.append(update)
 
 
-def toy_engine(num_kv_blocks: int = 64, max_position: int = 512, host_cost_s: float = 0.0, **settings: object) -> Engine:
-    config = EngineConfig(**{"max_num_seqs": 4, "max_num_batched_tokens": 64, "block_size": 4} | settings)  # type: ignore[arg-type]
+class ToyEngine(Engine):
+    """An engine whose device inspects every step, with the runner at hand."""
+
+    runner: FailingRunner
+
+
+def toy_engine(
+    num_kv_blocks: int = 64, max_position: int = 512, host_cost_s: float = 0.0, **settings: Any
+) -> ToyEngine:
+    defaults = {"max_num_seqs": 4, "max_num_batched_tokens": 64, "block_size": 4}
+    config = EngineConfig(**(defaults | settings))
     limits = resolve_limits(
         config,
         vocab_size=VOCAB_SIZE,
@@ -50,16 +69,24 @@ def toy_engine(num_kv_blocks: int = 64, max_position: int = 512, host_cost_s: fl
         eos_token_ids=(EOS,),
     )
     runner = FailingRunner(VOCAB_SIZE, num_kv_blocks, config.block_size, config.max_num_seqs)
-    device = SimulatedDevice(runner, linear_cost(0.01, 0.0001), VirtualClock(host_cost_s))
-    engine = Engine(config, limits, device)
-    engine.runner = runner  # type: ignore[attr-defined]
+    device = InspectingDevice(runner, linear_cost(0.01, 0.0001), VirtualClock(host_cost_s))
+    engine = ToyEngine(config, limits, device)
+    engine.runner = runner
+    device.engine = engine
     return engine
 
 
 def toy_request(
-    limits: EngineLimits, request_id: str, prompt: list[int], *, streams: bool = True, priority: int = 0, salt: str = "", **params: object
+    limits: EngineLimits,
+    request_id: str,
+    prompt: list[int],
+    *,
+    streams: bool = True,
+    priority: int = 0,
+    salt: str = "",
+    **params: Any,
 ) -> Request:
-    sampling = SamplingParams(**{"max_tokens": 8, "seed": 0} | params)  # type: ignore[arg-type]
+    sampling = SamplingParams(**({"max_tokens": 8, "seed": 0} | params))
     (request,) = make_requests(request_id, prompt, sampling, limits, engine_seed=0, priority=priority, cache_salt=salt)
     request.listener = Recorder()
     request.streams = streams
@@ -86,3 +113,8 @@ def check_idle(engine: Engine) -> None:
     pool = scheduler.seating.pool
     pool.check()
     assert pool.num_free == pool.num_blocks
+
+
+def recorder(request: Request) -> Recorder:
+    assert isinstance(request.listener, Recorder)
+    return request.listener

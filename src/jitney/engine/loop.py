@@ -69,7 +69,9 @@ class Engine:
         ids = {request.request_id for request in requests}
         for request in requests:
             if request.request_id in self._live or len(ids) < len(requests):
-                raise DuplicateRequestError(f"request_id {request.request_id!r} is in use; choose another", "request_id")
+                raise DuplicateRequestError(
+                    f"request_id {request.request_id!r} is in use; choose another", "request_id"
+                )
             check_fits(request, self.limits, self.config.block_size)
         for request in requests:
             self._live[request.request_id] = request

@@ -33,10 +33,10 @@ _RECORD = np.dtype(
 class StepRecords:
     """The last `capacity` steps.
 
-    Fields: `plan_start` .. `submit_end` are host times of planning, filling the buffer and submitting; `collect_start`
-    .. `collect_end` is the wait for the device, until `update_end` its tokens are taken in; `device_start`, `device_end`
-    bound the step on the device. `num_new_tokens` counts tokens that reached a request, `num_wasted_rows` rows that were
-    computed for nobody; the rest is the state after the step (`num_preemptions`: total so far).
+    Fields: `plan_start` .. `submit_end` are host times of planning, filling the buffer and submitting; from
+    `collect_start` to `collect_end` the host waits for the device, until `update_end` it takes in the tokens;
+    `device_start` and `device_end` bound the step on the device. `num_new_tokens` counts tokens that reached a request,
+    `num_wasted_rows` rows computed for nobody; the rest is the state after the step (`num_preemptions`: total so far).
     """
 
     def __init__(self, capacity: int = 16384) -> None:
@@ -56,7 +56,7 @@ class StepRecords:
 
 
 def device_idle_share(records: np.ndarray[tuple[int], np.dtype[np.void]]) -> float:
-    """Share of the time between the first step's start and the last step's end in which the device had nothing to do."""
+    """Share of the time from the first step's start to the last step's end in which the device had nothing to do."""
     if len(records) == 0:
         return 0.0
     total = float(records["device_end"][-1] - records["device_start"][0])

@@ -66,13 +66,22 @@ def _step_events(record: Any, origin: float) -> list[dict[str, Any]]:
         _span(_HOST, 0, name, float(record[start]), float(record[end]), origin, {"step": step})
         for name, start, end in bounds
     ]
-    counts = ("num_decode_rows", "num_prompt_tokens", "num_new_tokens", "num_running", "num_waiting", "num_kv_blocks_held")
+    counts = (
+        "num_decode_rows",
+        "num_prompt_tokens",
+        "num_new_tokens",
+        "num_running",
+        "num_waiting",
+        "num_kv_blocks_held",
+    )
     args = {"step": step} | {name: int(record[name]) for name in counts}
     start, end = float(record["device_start"]), float(record["device_end"])
     return [*events, _span(_DEVICE, 0, f"step {step}", start, end, origin, args)]
 
 
-def _span(pid: int, tid: int, name: str, start: float, end: float, origin: float, args: dict[str, Any]) -> dict[str, Any]:
+def _span(
+    pid: int, tid: int, name: str, start: float, end: float, origin: float, args: dict[str, Any]
+) -> dict[str, Any]:
     timing = {"ts": round((start - origin) * 1e6, 3), "dur": round((end - start) * 1e6, 3)}
     return {"ph": "X", "pid": pid, "tid": tid, "name": name, **timing, "args": args}
 

@@ -67,7 +67,7 @@ class BlockPool:
         self._refs[block] += 1
 
     def release(self, blocks: Iterable[int], is_cacheable: Callable[[int], bool] = lambda block: False) -> None:
-        """One holder less for each block. Blocks that nobody holds any more become cached if `is_cacheable`, else blank.
+        """One holder less for each block. Blocks that nobody holds now become cached if `is_cacheable`, else blank.
 
         Give a request's blocks last first: the end of a sequence is then evicted before its beginning, which more
         future requests can share.

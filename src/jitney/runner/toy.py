@@ -7,7 +7,7 @@ input changes the output. It is the oracle for the scheduler. `NullRunner` compu
 
 import numpy as np
 
-from jitney.types import Int32, SlotAdmission, StepInputs, StepOutput
+from jitney.types import Int32, Int64, SlotAdmission, StepInputs, StepOutput
 
 
 class ToyRunner:
@@ -42,9 +42,10 @@ class ToyRunner:
         self._last_token[slots[sample_rows]] = sampled
         return StepOutput(sampled, np.ones(len(sampled), dtype=np.bool_))
 
-    def _where(self, slot: int, start: int, end: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    def _where(self, slot: int, start: int, end: int) -> Int64:
         position = np.arange(start, end)
-        return self._table[slot, position // self._block_size] * self._block_size + position % self._block_size
+        blocks: Int64 = self._table[slot, position // self._block_size]
+        return blocks * self._block_size + position % self._block_size
 
     def _next(self, slot: int, length: int) -> int:
         where = self._where(slot, 0, length)

@@ -15,6 +15,7 @@ from jitney.types import (
     Int64,
     LogprobRows,
     Request,
+    RequestStatus,
     StepOutput,
     StepPlan,
     TokenLogprobs,
@@ -74,11 +75,11 @@ def collect_step(seating: Seating, plan: StepPlan, output: StepOutput, now: floa
 
 
 def requests_of(seating: Seating, plan: StepPlan) -> list[Request]:
-    """The unfinished requests with a row or an admission in a step."""
+    """The running requests with a row or an admission in a step; those that will start again anyway do not count."""
     occupants = [seating.slots.request[slot] for slot in plan.row_slots.tolist()]
     occupants += [seating.slots.request[admission.slot] for admission in plan.admissions]
-    unique = {id(request): request for request in occupants if request is not None and not request.is_finished}
-    return list(unique.values())
+    running = [request for request in occupants if request is not None and request.status is RequestStatus.RUNNING]
+    return list({id(request): request for request in running}.values())
 
 
 def _fail_for_nan(seating: Seating, slot: int, step: CollectedStep) -> None:
@@ -103,7 +104,7 @@ def _note_first_tokens(seating: Seating, rows: Int32, position: Int64, now: floa
 
 
 def _offer_full_blocks(seating: Seating, rows: Int32, position: Int64) -> None:
-    """Offer blocks that a decoded token has filled. `position` is the new token's: the one before it is in the cache."""
+    """Offer blocks that decoding has filled. `position` is the new token's: all before it are in the cache."""
     if seating.prefix_cache is None:
         return
     full = position % seating.block_size == 0

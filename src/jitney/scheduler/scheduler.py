@@ -48,6 +48,7 @@ class Scheduler:
         self._arrivals = 0
         self._step_id = 0
         self._admissions: list[SlotAdmission] = []
+        self._offered: list[int] = []
 
     # Requests come and go
 
@@ -121,7 +122,8 @@ class Scheduler:
             if slots.phase[slot] == Phase.DECODE:  # may have been preempted meanwhile
                 self._make_room(slot, int(slots.num_computed[slot]) + 1)
         has_room = slots.num_computed[rows] < slots.capacity[rows]
-        return rows[(has_room & (slots.phase[rows] == Phase.DECODE)) | (slots.phase[rows] == Phase.BURNING)]
+        able: Int64 = rows[(has_room & (slots.phase[rows] == Phase.DECODE)) | (slots.phase[rows] == Phase.BURNING)]
+        return able
 
     def _advance_decode(self, rows: Int64) -> Int64:
         """Account for one more token of each row; returns the positions [D]."""
@@ -164,6 +166,10 @@ class Scheduler:
             left = slots.tokens_left[slot] = slots.tokens_left[slot] - 1
             slots.phase[slot] = Phase.DECODE if left else Phase.LAST
         chunks.append(_Chunk(slot, start, length, samples=length == missing))
+        # Offered before it has run: whoever is planned from now on runs after it, or beside it in the same forward
+        # pass, where every layer writes all new KV before it reads any.
+        size = self.seating.block_size
+        self._offered += self.seating.offer_blocks(slot, start // size, (start + length) // size)
         return length
 
     def _admit(self, budget: int, chunks: list[_Chunk], now: float) -> None:
@@ -214,10 +220,6 @@ class Scheduler:
         num_decode = len(rows)
         sampling = [num_decode + index for index, chunk in enumerate(chunks) if chunk.samples]
         prompt = [slots.tokens[chunk.slot, chunk.start : chunk.start + chunk.length] for chunk in chunks]
-        offered: list[int] = []
-        for slot, start, length, _ in chunks:
-            size = self.seating.block_size
-            offered += self.seating.offer_blocks(slot, start // size, (start + length) // size)
         extra = np.array(chunks, dtype=np.int64).reshape(-1, 4)
         plan = StepPlan(
             step_id=self._step_id,
@@ -230,9 +232,9 @@ class Scheduler:
             table_updates=self.seating.take_table_updates(),
             admissions=tuple(self._admissions),
             prompt_logprob_rows=self._prompt_logprob_rows(num_decode, chunks),
-            registered_blocks=tuple(offered),
+            registered_blocks=tuple(self._offered),
         )
-        self._admissions = []
+        self._admissions, self._offered = [], []
         self._step_id += 1
         return plan
 
@@ -272,7 +274,7 @@ class Scheduler:
         self._end_batch_if_all_burn()
 
     def restart_dependents(self, blocks: set[int]) -> None:
-        """These blocks hold garbage (their step failed): requests that read them start again, tokens in flight unseen."""
+        """These blocks hold garbage (their step failed): requests that read them start again."""
         for slot in self.slots.where(*_ALIVE, Phase.PREEMPTED).tolist():
             table = self.slots.block_table[slot, : self.slots.num_blocks[slot]]
             if blocks.intersection(table.tolist()):

@@ -7,7 +7,7 @@ been collected. Until then the slot is PREEMPTED or LEAVING, and `pending` knows
 import numpy as np
 
 from jitney.kv.block_pool import SCRATCH_BLOCK, BlockPool
-from jitney.kv.prefix_cache import PrefixCache, chain_root, extend_chain
+from jitney.kv.prefix_cache import PrefixCache, extend_chain
 from jitney.scheduler.slots import Phase, Slots
 from jitney.scheduler.waiting_queue import WaitingQueue
 from jitney.types import Int32, Int64, Request, RequestStatus
@@ -19,12 +19,14 @@ class Seating:
     `table_updates` collects (slot, index, block) for the step being planned; the scheduler takes them.
     """
 
-    def __init__(self, slots: Slots, num_blocks: int, block_size: int, prefix_caching: bool, queue: WaitingQueue) -> None:
+    def __init__(
+        self, slots: Slots, num_blocks: int, block_size: int, prefix_caching: bool, queue: WaitingQueue
+    ) -> None:
         self.slots = slots
         self.block_size = block_size
         self.collected_step = -1
         self.table_updates: list[Int32] = []
-        self.pool = BlockPool(num_blocks, on_evict=self._forget)
+        self.pool = BlockPool(num_blocks, on_evict=self.forget)
         self.prefix_cache = PrefixCache(self.pool, block_size) if prefix_caching else None
         self._queue = queue
         self._pending: list[int] = []
@@ -44,11 +46,10 @@ class Seating:
         if self.prefix_cache is None:
             return []
         tokens = known_tokens(request)
-        root = chain_root(request.cache_salt)
-        extend_chain(request.block_digests, root, tokens, self.block_size)
+        extend_chain(request.block_digests, request.cache_salt, tokens, self.block_size)
         if request.params.prompt_logprobs is not None:
             return []  # every prompt position must be computed to have logits
-        return self.prefix_cache.match(request.block_digests, root, tokens, (len(tokens) - 1) // self.block_size)
+        return self.prefix_cache.match(request.block_digests, tokens, (len(tokens) - 1) // self.block_size)
 
     def num_blocks_needed(self, num_tokens: int, prefix: list[int]) -> int:
         """Free blocks that seating `num_tokens` takes: new ones, and cached ones that stop being free."""
@@ -105,27 +106,27 @@ class Seating:
     # Offering full blocks to the prefix cache
 
     def offer_blocks(self, slot: int, first: int, last: int) -> list[int]:
-        """Offer blocks first..last-1 of a slot, whose tokens are known and whose KV is submitted; returns those taken."""
+        """Offer blocks [first, last) of a slot: tokens known, KV submitted. Returns those that were new."""
         if self.prefix_cache is None or last <= first:
             return []
         request = self.slots.request[slot]
         assert request is not None
         tokens = self.slots.tokens[slot, : last * self.block_size]
-        root = chain_root(request.cache_salt)
-        extend_chain(request.block_digests, root, tokens, self.block_size)
+        extend_chain(request.block_digests, request.cache_salt, tokens, self.block_size)
         table = self.slots.block_table[slot]
         return [
             int(table[index])
             for index in range(first, last)
-            if self.prefix_cache.offer(int(table[index]), request.block_digests, index, root, tokens)
+            if self.prefix_cache.offer(int(table[index]), request.block_digests, index, tokens)
         ]
 
     def forget_blocks(self, slot: int) -> None:
         """The slot's KV is not to be trusted (NaN): nobody may find it."""
         for block in self.slots.block_table[slot, : self.slots.num_blocks[slot]].tolist():
-            self._forget(block)
+            self.forget(block)
 
-    def _forget(self, block: int) -> None:
+    def forget(self, block: int) -> None:
+        """Stop offering a block: it is evicted, or what it holds is not to be trusted."""
         if self.prefix_cache is not None:
             self.prefix_cache.forget(block)
 

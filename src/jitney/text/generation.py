@@ -10,9 +10,9 @@ from itertools import islice
 
 from jitney.errors import RequestError
 from jitney.outputs import CompletionOutput, Logprob, RequestOutput
-from jitney.text.prompts import EncodedPrompt
 from jitney.sampling_params import SamplingParams
 from jitney.text.output import TextStream
+from jitney.text.prompts import EncodedPrompt
 from jitney.text.tokenizer import Tokenizer
 from jitney.types import FinishReason, Listener, Request, RequestMetrics, TokenLogprobs, TokenUpdate
 
@@ -88,7 +88,9 @@ class StopStringWatch:
     Keeps a text of its own: the caller's text may lag behind, this one must not.
     """
 
-    def __init__(self, tokenizer: Tokenizer, params: SamplingParams, finish: FinishRequest, forward: Listener | None) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, params: SamplingParams, finish: FinishRequest, forward: Listener | None
+    ) -> None:
         """
         Args:
             finish: the engine's.

@@ -68,7 +68,8 @@ def list_of_prompts(prompts: object) -> list[object]:
     if isinstance(prompts, str | Mapping):
         return [prompts]
     if not isinstance(prompts, Sequence) or isinstance(prompts, bytes):
-        raise RequestError(f"prompts must be a string, a dict or a list of them, got {type(prompts).__name__}", "prompt")
+        kind = type(prompts).__name__
+        raise RequestError(f"prompts must be a string, a dict or a list of them, got {kind}", "prompt")
     if len(prompts) and all(hasattr(item, "__index__") for item in prompts):
         raise RequestError(
             'prompts is a list of numbers; give token ids as {"prompt_token_ids": [...]}, or a list of such dicts',

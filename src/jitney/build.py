@@ -1,0 +1,125 @@
+"""From settings to a running engine: model, tokenizer, memory, runner, device, limits. Used by LLM and AsyncLLM.
+
+torch and transformers are imported when a model is loaded, not before.
+"""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jitney.config import EngineConfig
+from jitney.device.base import Device
+from jitney.engine.limits import resolve_limits
+from jitney.engine.loop import Engine
+from jitney.errors import ConfigError, ModelLoadError
+from jitney.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from jitney.device.base import StepRunner
+    from jitney.models.base import ModelSpec, PagedModel
+
+SIMULATED_STEP_S = 0.01
+SIMULATED_TOKEN_S = 0.0001
+
+
+def make_config(config: EngineConfig | None, settings: Mapping[str, Any]) -> EngineConfig:
+    """`config` with `settings` on top. Raises ConfigError; for an unknown setting it names the closest one."""
+    known = [field.name for field in fields(EngineConfig)]
+    for name in settings:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
+            raise ConfigError(f"there is no setting {name!r}; {hint}")
+    return replace(config or EngineConfig(), **settings)
+
+
+def build_engine(model: Any, tokenizer: Any, config: EngineConfig) -> tuple[Engine, Tokenizer | None]:
+    """Load a model and put an engine around it.
+
+    Args:
+        model: a path, hub id, loaded transformers model, or None for the embedded one.
+        tokenizer: a Tokenizer, a transformers tokenizer, or None: the model's own, if it brings one.
+
+    Raises:
+        ConfigError: the settings do not fit the model or the machine.
+        ModelLoadError: the model or the tokenizer cannot be found, read or served.
+    """
+    paged_model, own_tokenizer, eos_token_ids = _load(model, config)
+    chosen = own_tokenizer if tokenizer is None else _as_tokenizer(tokenizer)
+    if chosen is not None:
+        eos_token_ids = (*eos_token_ids, *chosen.eos_token_ids)
+    engine = _engine_around(paged_model, tuple(dict.fromkeys(eos_token_ids)), config)
+    return engine, chosen
+
+
+def _load(model: Any, config: EngineConfig) -> "tuple[PagedModel, Tokenizer | None, tuple[int, ...]]":
+    """The model, its own tokenizer, and the end-of-text tokens that its configuration names."""
+    if model is not None and not isinstance(model, str | Path):
+        return _wrap(model)
+    from jitney.models.load import load_model
+
+    loaded = load_model(model, config)
+    return loaded.model, loaded.tokenizer, loaded.eos_token_ids
+
+
+def _wrap(model: Any) -> "tuple[PagedModel, None, tuple[int, ...]]":
+    from transformers import PreTrainedModel
+
+    from jitney.models.transformers_model import TransformersModel
+
+    if not isinstance(model, PreTrainedModel):
+        raise ModelLoadError(
+            f"model must be a path, a hub id or a loaded transformers model, got {type(model).__name__}"
+        )
+    generation = getattr(model, "generation_config", None)
+    eos = getattr(generation, "eos_token_id", None)
+    if eos is None:
+        eos = model.config.get_text_config().eos_token_id
+    return TransformersModel(model), None, tuple(eos if isinstance(eos, Iterable) else () if eos is None else (eos,))
+
+
+def _as_tokenizer(tokenizer: Any) -> Tokenizer:
+    return tokenizer if isinstance(tokenizer, Tokenizer) else Tokenizer.from_transformers(tokenizer)
+
+
+def _engine_around(model: "PagedModel", eos_token_ids: tuple[int, ...], config: EngineConfig) -> Engine:
+    from jitney.runner.model_runner import ModelRunner
+
+    spec = model.spec
+    limits = resolve_limits(
+        config,
+        vocab_size=spec.vocab_size,
+        max_position_embeddings=spec.max_position_embeddings,
+        num_kv_blocks=_num_kv_blocks(spec, config),
+        eos_token_ids=eos_token_ids,
+    )
+    runner = ModelRunner(model, limits.num_kv_blocks, config.block_size, config.max_num_seqs, limits.max_model_len)
+    return Engine(config, limits, _make_device(runner, config))
+
+
+def _num_kv_blocks(spec: "ModelSpec", config: EngineConfig) -> int:
+    """Sized for max_model_len; without one, for the longest request that the model and the memory allow."""
+    from jitney.device.memory import available_memory_bytes
+    from jitney.runner.kv_sizing import MAX_AUTO_BYTES, MEMORY_SHARE, num_kv_blocks
+
+    available = available_memory_bytes()
+    longest = min(config.max_model_len or spec.max_position_embeddings, spec.max_position_embeddings)
+    if config.max_model_len is None:
+        block_bytes = spec.kv_bytes_per_token() * config.block_size
+        affordable = int(min(available * MEMORY_SHARE, MAX_AUTO_BYTES)) // block_bytes - 1
+        num_blocks = affordable if config.num_kv_blocks is None else config.num_kv_blocks
+        longest = min(longest, max(1, num_blocks) * config.block_size)
+    return num_kv_blocks(spec, config, longest, available)
+
+
+def _make_device(runner: "StepRunner", config: EngineConfig) -> Device:
+    """`simulated` computes the same tokens in the caller's thread, on a virtual clock."""
+    if config.device == "simulated":
+        from jitney.device.simulated import SimulatedDevice, linear_cost
+
+        return SimulatedDevice(runner, linear_cost(SIMULATED_STEP_S, SIMULATED_TOKEN_S))
+    from jitney.device.cpu import CpuDevice
+
+    return CpuDevice(runner)

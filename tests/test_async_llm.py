@@ -1,0 +1,447 @@
+import asyncio
+import gc
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from jitney.async_llm import AsyncLLM
+from jitney.errors import DuplicateRequestError, EngineDeadError, RequestError, StepFailedError
+from jitney.outputs import RequestOutput
+from jitney.sampling_params import SamplingParams
+
+from .engine.toy_engine import check_idle
+from .toy_llm import (
+    PROMPTS,
+    GatedRunner,
+    gated_engine,
+    text_of,
+    toy_answer,
+    toy_async_llm,
+    toy_llm,
+    toy_tokenizer,
+)
+
+PATIENCE_S = 30.0
+"""Only a hang takes this long."""
+PARAMS = SamplingParams(max_tokens=12, seed=0)
+ENDLESS = SamplingParams(max_tokens=200, seed=0, ignore_eos=True)
+
+
+def run(main: Callable[[], Awaitable[Any]]) -> Any:
+    async def limited() -> Any:
+        async with asyncio.timeout(PATIENCE_S):
+            return await main()
+
+    return asyncio.run(limited())
+
+
+async def last(outputs: AsyncIterator[RequestOutput]) -> RequestOutput:
+    async for output in outputs:
+        final = output
+    assert final.finished
+    return final
+
+
+def wait_for_idle(llm: AsyncLLM) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while llm.engine.has_work:
+        assert time.monotonic() < deadline, "the engine does not come to rest"
+        time.sleep(0.001)
+
+
+@pytest.fixture(params=[True, False], ids=["async", "sync"])
+def llm(request: pytest.FixtureRequest) -> Iterator[AsyncLLM]:
+    llm = toy_async_llm(async_scheduling=request.param)
+    yield llm
+    wait_for_idle(llm)
+    check_idle(llm.engine)
+    assert not llm._streams
+    llm.close()
+
+
+@pytest.fixture
+def gated() -> Iterator[tuple[AsyncLLM, GatedRunner]]:
+    """An AsyncLLM whose steps wait for the test."""
+    engine, runner = gated_engine()
+    llm = AsyncLLM.from_engine(engine, toy_tokenizer())
+    yield llm, runner
+    runner.permits.release(1000)
+    llm.close()
+
+
+# What comes out
+
+
+def test_64_concurrent_iterators_all_finish_with_their_own_text(llm: AsyncLLM) -> None:
+    prompts = [f"{a}{b}" for a in "abcdefgh" for b in "stuvwxyz"]
+
+    async def main() -> list[RequestOutput]:
+        return await asyncio.gather(*[last(llm.generate(prompt, PARAMS)) for prompt in prompts])
+
+    assert [o.outputs[0].token_ids for o in run(main)] == [toy_answer(p, max_tokens=12) for p in prompts]
+
+
+def test_outputs_grow_and_hold_everything_so_far(llm: AsyncLLM) -> None:
+    async def main() -> list[RequestOutput]:
+        return [output async for output in llm.generate("ride", ENDLESS)]
+
+    outputs = run(main)
+    for earlier, later in pairwise(outputs):
+        assert text_of(later).startswith(text_of(earlier))
+        assert len(later.outputs[0].token_ids) > len(earlier.outputs[0].token_ids) or later.finished
+        assert not earlier.finished
+    assert outputs[0].outputs[0].token_ids, "the first token was lost"
+    assert outputs[-1].outputs[0].token_ids == toy_answer("ride", max_tokens=200, ignore_eos=True)
+    assert outputs[-1].outputs[0].finish_reason == "length"
+
+
+def test_the_outputs_are_those_of_llm(llm: AsyncLLM) -> None:
+    text = toy_tokenizer().decode(toy_answer("ride", max_tokens=12, ignore_eos=True), skip_special_tokens=False)
+    cases: list[SamplingParams] = [
+        PARAMS,
+        SamplingParams(max_tokens=12, seed=0, ignore_eos=True, stop=[text[4:6]]),
+        SamplingParams(max_tokens=12, seed=0, ignore_eos=True, stop=[text[4:6]], include_stop_str_in_output=True),
+        SamplingParams(max_tokens=12, seed=0, stop_token_ids=toy_answer("ride", max_tokens=12)[3:4]),
+        SamplingParams(max_tokens=12, seed=0, n=3),
+    ]
+
+    async def main() -> list[RequestOutput]:
+        return [await last(llm.generate("ride", params)) for params in cases]
+
+    with toy_llm() as offline:
+        expected = offline.generate(["ride"] * len(cases), cases, use_tqdm=False)
+    assert [output.outputs for output in run(main)] == [output.outputs for output in expected]
+
+
+def test_chat_goes_through_the_template(llm: AsyncLLM) -> None:
+    output = run(lambda: last(llm.chat([{"role": "user", "content": "hi"}], PARAMS)))
+    assert output.prompt == "user:hi\n>"
+    assert output.outputs[0].token_ids == toy_answer("user:hi\n>", max_tokens=12)
+
+
+def test_an_engine_that_was_idle_serves_the_next_request(llm: AsyncLLM) -> None:
+    async def main() -> list[RequestOutput]:
+        await asyncio.sleep(0.3)
+        first = await last(llm.generate("ride", PARAMS))
+        await asyncio.sleep(0.1)
+        return [first, await last(llm.generate("ride", PARAMS))]
+
+    first, second = run(main)
+    assert first.outputs[0].token_ids == second.outputs[0].token_ids == toy_answer("ride", max_tokens=12)
+
+
+def test_many_event_loops_share_one_engine(llm: AsyncLLM) -> None:
+    results: dict[str, RequestOutput] = {}
+
+    def worker(prompt: str) -> None:
+        async def main() -> None:
+            for output in await asyncio.gather(*[last(llm.generate(prompt + c, PARAMS)) for c in "xyz"]):
+                assert output.prompt is not None
+                results[output.prompt] = output
+
+        run(main)
+
+    threads = [threading.Thread(target=worker, args=(prompt,)) for prompt in PROMPTS]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert len(results) == 3 * len(PROMPTS)
+    for prompt, output in results.items():
+        assert output.outputs[0].token_ids == toy_answer(prompt, max_tokens=12)
+
+
+def test_a_slow_consumer_holds_nobody_up_and_loses_nothing(llm: AsyncLLM) -> None:
+    async def main() -> tuple[list[RequestOutput], RequestOutput]:
+        slow = llm.generate("slow", ENDLESS)
+        outputs = [await anext(slow)]
+        fast = await last(llm.generate("fast", ENDLESS))
+        await asyncio.to_thread(wait_for_idle, llm)  # all of the slow one's tokens are there, too
+        return outputs + [output async for output in slow], fast
+
+    outputs, fast = run(main)
+    assert len(outputs) == 2, "what was pending comes as one update"
+    assert outputs[-1].outputs[0].token_ids == toy_answer("slow", max_tokens=200, ignore_eos=True)
+    assert fast.outputs[0].token_ids == toy_answer("fast", max_tokens=200, ignore_eos=True)
+
+
+def test_a_loop_is_woken_at_most_once_a_step(llm: AsyncLLM) -> None:
+    calls = 0
+
+    async def main() -> None:
+        nonlocal calls
+        loop = asyncio.get_running_loop()
+        wake = loop.call_soon_threadsafe
+
+        def counted(*args: Any, **kwargs: Any) -> asyncio.Handle:
+            nonlocal calls
+            calls += threading.current_thread().name == "jitney-engine"
+            return wake(*args, **kwargs)
+
+        loop.call_soon_threadsafe = counted  # type: ignore[method-assign]
+        await asyncio.gather(*[last(llm.generate(f"{n}", ENDLESS)) for n in range(4)])
+
+    run(main)
+    assert 1 <= calls <= llm.engine.records.num_steps + 4  # a refusal or an abort may wake, too
+
+
+# Leaving early
+
+
+async def leave_by_break(outputs: AsyncIterator[RequestOutput]) -> None:
+    async for _ in outputs:
+        break
+
+
+async def leave_by_closing(outputs: Any) -> None:
+    await anext(outputs)
+    await outputs.aclose()
+
+
+async def leave_by_timeout(outputs: AsyncIterator[RequestOutput]) -> None:
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            async for _ in outputs:
+                pass
+
+
+async def leave_by_cancelling(outputs: AsyncIterator[RequestOutput]) -> None:
+    task = asyncio.create_task(last(outputs))
+    await asyncio.sleep(0.05)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def leave_by_an_error_of_ones_own(outputs: AsyncIterator[RequestOutput]) -> None:
+    with pytest.raises(ZeroDivisionError):
+        async for _ in outputs:
+            raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(
+    "leave",
+    [leave_by_break, leave_by_closing, leave_by_timeout, leave_by_cancelling, leave_by_an_error_of_ones_own],
+)
+@pytest.mark.parametrize("n", [1, 3])
+def test_leaving_early_frees_seats_and_blocks_within_two_steps(
+    gated: tuple[AsyncLLM, GatedRunner], leave: Callable[[Any], Awaitable[None]], n: int
+) -> None:
+    llm, runner = gated
+    runner.permits.release(3)
+
+    async def main() -> None:
+        await leave(llm.generate("ride", SamplingParams(max_tokens=200, ignore_eos=True, n=n, seed=0)))
+        for _ in range(3):
+            await asyncio.sleep(0)  # lets the loop close an iterator that was dropped
+
+    run(main)
+    runner.permits.release(1000)
+    wait_for_idle(llm)
+    check_idle(llm.engine)
+    assert llm.engine.records.num_steps <= 3 + 2
+
+
+def test_a_loop_that_was_closed_under_its_iterators_does_not_keep_a_seat(llm: AsyncLLM) -> None:
+    loop = asyncio.new_event_loop()
+    outputs = llm.generate("ride", SamplingParams(ignore_eos=True, seed=0))
+    loop.run_until_complete(anext(outputs))
+    loop.close()
+    wait_for_idle(llm)
+    assert llm.engine.records.num_steps < 200, "it ran to its end"
+
+
+def test_abort_ends_the_iterator_with_a_last_output(gated: tuple[AsyncLLM, GatedRunner]) -> None:
+    llm, runner = gated
+    runner.permits.release(2)
+
+    async def main() -> RequestOutput:
+        outputs = llm.generate("ride", ENDLESS, "mine")
+        await anext(outputs)
+        assert await asyncio.to_thread(llm.abort, "mine")
+        runner.permits.release(1000)
+        return await last(outputs)
+
+    output = run(main)
+    assert output.outputs[0].finish_reason == "abort"
+    assert 1 <= len(output.outputs[0].token_ids) < 200
+    assert not llm.abort("mine"), "it is gone"
+
+
+# Faults
+
+
+def test_a_request_error_is_raised_by_the_iterator_alone(llm: AsyncLLM) -> None:
+    async def main() -> list[Any]:
+        bad = [llm.generate(prompt, PARAMS) for prompt in ("", {"prompt_token_ids": [99]}, "x" * 300)]
+        good = llm.generate("ride", PARAMS)
+        return await asyncio.gather(*[last(outputs) for outputs in [*bad, good]], return_exceptions=True)
+
+    *bad, good = run(main)
+    assert all(isinstance(error, RequestError) for error in bad)
+    assert good.outputs[0].token_ids == toy_answer("ride", max_tokens=12)
+
+
+def test_a_duplicate_id_is_refused_and_the_first_goes_on(llm: AsyncLLM) -> None:
+    async def main() -> RequestOutput:
+        first = llm.generate("ride", ENDLESS, "same")
+        await anext(first)
+        with pytest.raises(DuplicateRequestError, match="same"):
+            await anext(llm.generate("on", PARAMS, "same"))
+        output = await last(first)
+        await last(llm.generate("ride", PARAMS, "same"))  # free again
+        return output
+
+    assert run(main).outputs[0].token_ids == toy_answer("ride", max_tokens=200, ignore_eos=True)
+
+
+def test_an_id_that_collides_inside_the_engine_is_refused(llm: AsyncLLM) -> None:
+    async def main() -> None:
+        first = llm.generate("ride", SamplingParams(max_tokens=100, ignore_eos=True, n=2, seed=0), "a")
+        await anext(first)
+        with pytest.raises(DuplicateRequestError):
+            await anext(llm.generate("on", PARAMS, "a#1"))
+        await last(first)
+
+    run(main)
+
+
+def test_a_failing_step_fails_only_its_requests(llm: AsyncLLM) -> None:
+    llm.engine.runner.failing_steps = {6}  # type: ignore[attr-defined]
+    params = SamplingParams(max_tokens=3, seed=0, ignore_eos=True)
+
+    async def main() -> list[Any]:
+        return await asyncio.gather(*[last(llm.generate(p, params)) for p in PROMPTS], return_exceptions=True)
+
+    results = run(main)
+    failed = [result for result in results if isinstance(result, StepFailedError)]
+    assert 1 <= len(failed) <= llm.config.max_num_seqs
+    for prompt, result in zip(PROMPTS, results, strict=True):
+        if not isinstance(result, StepFailedError):
+            assert result.outputs[0].token_ids == toy_answer(prompt, max_tokens=3, ignore_eos=True)
+
+
+# The end of the engine
+
+
+def test_death_raises_in_waiting_iterators_and_in_new_calls(gated: tuple[AsyncLLM, GatedRunner]) -> None:
+    llm, runner = gated
+
+    def broken_plan(now: float) -> None:
+        raise ZeroDivisionError("a bug of ours")
+
+    async def main() -> list[Any]:
+        waiting = [asyncio.create_task(last(llm.generate(prompt, ENDLESS))) for prompt in PROMPTS]
+        await asyncio.to_thread(runner.is_waiting.wait, PATIENCE_S)
+        llm.engine.scheduler.plan = broken_plan  # type: ignore[method-assign]
+        runner.permits.release(1)
+        async with asyncio.timeout(1.0):
+            results = await asyncio.gather(*waiting, return_exceptions=True)
+            with pytest.raises(EngineDeadError, match="a bug of ours"):
+                await anext(llm.generate("late", PARAMS))
+        return results
+
+    for error in run(main):
+        assert isinstance(error, EngineDeadError) and isinstance(error.__cause__, ZeroDivisionError)
+    assert not llm.is_alive
+
+
+def test_closing_raises_in_waiting_iterators_though_a_step_hangs(gated: tuple[AsyncLLM, GatedRunner]) -> None:
+    llm, runner = gated
+
+    async def main() -> list[Any]:
+        waiting = [asyncio.create_task(last(llm.generate(prompt, ENDLESS))) for prompt in PROMPTS]
+        await asyncio.to_thread(runner.is_waiting.wait, PATIENCE_S)
+        closing = asyncio.create_task(llm.aclose())
+        async with asyncio.timeout(1.0):
+            results = await asyncio.gather(*waiting, return_exceptions=True)
+            with pytest.raises(EngineDeadError, match="closed"):
+                await anext(llm.generate("late", PARAMS))
+        assert not closing.done()
+        runner.permits.release(1000)
+        await closing
+        return results
+
+    assert all(isinstance(error, EngineDeadError) for error in run(main))
+
+
+def test_closing_twice_is_harmless_and_the_context_manager_closes() -> None:
+    async def main() -> AsyncLLM:
+        async with toy_async_llm() as llm:
+            await last(llm.generate("ride", PARAMS))
+        llm.close()
+        return llm
+
+    llm = run(main)
+    assert not llm.is_alive and not llm._thread._thread.is_alive()
+
+
+def test_a_forgotten_async_llm_ends_its_thread() -> None:
+    llm = toy_async_llm()
+    thread = llm._thread._thread
+    run(partial(last, llm.generate("ride", PARAMS)))
+    del llm
+    gc.collect()
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive()
+
+
+SCRIPT = """
+import asyncio, threading
+from jitney.config import EngineConfig
+from jitney.async_llm import AsyncLLM
+from jitney.device.simulated import SimulatedDevice, linear_cost
+from jitney.engine.limits import EngineLimits
+from jitney.engine.loop import Engine
+from jitney.llm import LLM
+from jitney.runner.toy import NullRunner
+from jitney.sampling_params import SamplingParams
+
+engine = Engine(EngineConfig(), EngineLimits(97, 10**6, 10**5), SimulatedDevice(NullRunner(), linear_cost(0.01)))
+params = SamplingParams(ignore_eos=True)
+prompt = {"prompt_token_ids": [1, 2, 3]}
+
+def offline():
+    threading.Timer(0.2, print, ["ready"], {"flush": True}).start()
+    LLM.from_engine(engine).generate([prompt] * 64, params, use_tqdm=False)
+
+async def consume(outputs):
+    async for _ in outputs:
+        print("ready", flush=True)
+        await asyncio.sleep(3600)
+
+async def online():
+    llm = AsyncLLM.from_engine(engine)
+    async with asyncio.TaskGroup() as group:
+        for _ in range(64):
+            group.create_task(consume(llm.generate(prompt, params)))
+
+try:
+    START
+except KeyboardInterrupt:
+    print("interrupted", [t.name for t in threading.enumerate() if not t.daemon], engine.num_unfinished, flush=True)
+    raise
+"""
+
+
+@pytest.mark.parametrize(("start", "left"), [("offline()", 0), ("asyncio.run(online())", None)])
+def test_ctrl_c_ends_the_process(start: str, left: int | None) -> None:
+    code = textwrap.dedent(SCRIPT).replace("START", start)
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=PATIENCE_S)
+    assert "interrupted ['MainThread']" in out, err
+    assert left is None or out.rstrip().endswith(f" {left}")
+    assert process.returncode == -signal.SIGINT
+    assert err.rstrip().endswith("KeyboardInterrupt") and "Fatal" not in err
