@@ -54,7 +54,9 @@ class _Keys:
     def need(self, key: str) -> Any:
         value = self.get(key)
         if value is None:
-            raise ModelLoadError(f"{self.file.path} lacks the metadata key {self.file.architecture}.{key}; fetch it anew.")
+            raise ModelLoadError(
+                f"{self.file.path} lacks the metadata key {self.file.architecture}.{key}; fetch it anew."
+            )
         return value
 
     def count(self, key: str, default: int | None = None) -> int:
@@ -78,6 +80,8 @@ class _Keys:
         """What every decoder's config names alike."""
         if not self.has_tensor("token_embd.weight"):
             raise ModelLoadError(f"{self.file.path} has no tensor token_embd.weight: it holds no whole language model.")
+        if self.count("block_count") > len(self.file.tensors):
+            raise ModelLoadError(f"{self.file.path} announces more layers than it has tensors: it is damaged.")
         heads = self.count("attention.head_count")
         token_id = self.file.metadata.get
         return {
@@ -100,6 +104,10 @@ class _Keys:
         scaling = self.get("rope.scaling.type", "none")
         rope: dict[str, Any] = {"rope_type": "default", "rope_theta": float(self.get("rope.freq_base", 10000.0))}
         rotated = self.count("rope.dimension_count", self.head_dim)
+        if rotated > self.head_dim:
+            raise ModelLoadError(
+                f"{self.file.path} rotates {rotated} of {self.head_dim} values per head: it is damaged."
+            )
         if rotated != self.head_dim:
             rope["partial_rotary_factor"] = rotated / self.head_dim
         if scaling == "none":
@@ -140,10 +148,10 @@ def _qwen3(keys: _Keys) -> PreTrainedConfig:
     return Qwen3Config(**keys.common(), head_dim=keys.head_dim, rope_parameters=keys.rope())
 
 
-def _query_scalar(keys: _Keys, layers_of_27b: int) -> float:
+def _query_scalar(keys: _Keys, layers_of_27b: int) -> int:
     """The 27B models scale queries by the hidden size per head, all others by the head size."""
     if keys.count("block_count") == layers_of_27b:
-        return keys.count("embedding_length") / keys.count("attention.head_count")
+        return keys.count("embedding_length") // keys.count("attention.head_count")
     return keys.head_dim
 
 

@@ -85,7 +85,7 @@ def read_gguf(path: str | PathLike[str]) -> GGUFFile:
         data: NDArray[np.uint8] = np.memmap(path, np.uint8, "r")
     except (OSError, ValueError) as error:
         raise ModelLoadError(f"{path} cannot be read as a GGUF file: {error}") from error
-    cursor = _Cursor(path, memoryview(data))
+    cursor = _Cursor(path, data.data)
     version, num_tensors, num_fields = _header(cursor)
     if version not in _VERSIONS:
         raise ModelLoadError(

@@ -7,6 +7,7 @@ embedding (architecture llama) and stores Gemma's norm weights plus one. Both ar
 from collections.abc import Iterator
 from contextlib import contextmanager
 from os import PathLike
+from typing import Any
 
 import numpy as np
 import torch
@@ -62,21 +63,48 @@ def load_gguf(path: str | PathLike[str], dtype: torch.dtype = torch.float32) -> 
     Raises ModelLoadError if the file cannot be read, or its architecture or tensors are not what is served.
     """
     file = read_gguf(path)
+    try:
+        return _build(file, dtype)
+    except ModelLoadError:
+        raise
+    except Exception as error:  # numbers in a damaged header can break anything that is built from them
+        raise ModelLoadError(
+            f"The contents of {path} do not fit together ({type(error).__name__}: {error}); the file is damaged, or "
+            "made by a converter that differs from llama.cpp's. Fetch it again, or use safetensors."
+        ) from error
+
+
+def _build(file: GGUFFile, dtype: torch.dtype) -> PreTrainedModel:
     config = gguf_config(file)
+    model_class: Any = getattr(transformers, _CLASSES[file.architecture])
+    _check_shapes(file, model_class, config)
     state = {name: tensor.to(dtype) for name, tensor in _state(file, config)}
-    model_class: type[PreTrainedModel] = getattr(transformers, _CLASSES[file.architecture])
     with _quiet():
-        model, info = model_class.from_pretrained(
-            None, config=config, state_dict=state, dtype=dtype, output_loading_info=True
-        )
-    wrong = {what: sorted(map(str, names)) for what, names in info.items() if names}
-    if wrong:
-        listed = "; ".join(f"{what.replace('_', ' ')}: {', '.join(names[:3])}" for what, names in wrong.items())
-        raise ModelLoadError(f"The tensors of {path} do not fit a {_CLASSES[file.architecture]} ({listed}).")
+        # Takes the tensors as they are, without a copy, ties the head and computes what no file stores.
+        model: PreTrainedModel = model_class.from_pretrained(None, config=config, state_dict=state, dtype=dtype)
     _apply_rope_factors(file, model)
-    model.config.name_or_path = str(path)
-    loaded: PreTrainedModel = model.eval()
-    return loaded
+    model.config.name_or_path = str(file.path)
+    model.eval()
+    return model
+
+
+def _check_shapes(file: GGUFFile, model_class: type[PreTrainedModel], config: PreTrainedConfig) -> None:
+    """Raises ModelLoadError unless the file holds every tensor of the model, in its shape, and nothing else."""
+    with torch.device("meta"):
+        wanted = {name: tuple(tensor.shape) for name, tensor in model_class(config).state_dict().items()}
+    if config.tie_word_embeddings:
+        wanted.pop("lm_head.weight", None)
+    found = {_hf_name(file, name): tensor.shape for name, tensor in file.tensors.items() if name not in _ROPE_TENSORS}
+    wrong = [
+        f"{name} is {found.get(name, 'missing')}, expected {wanted.get(name, 'no such tensor')}"
+        for name in sorted(wanted.keys() | found.keys())
+        if wanted.get(name) != found.get(name)
+    ]
+    if wrong:
+        raise ModelLoadError(
+            f"{len(wrong)} tensors of {file.path} do not fit a {model_class.__name__} ({'; '.join(wrong[:3])}); the "
+            "file is damaged, or made by a converter that differs from llama.cpp's. Fetch it again, or use safetensors."
+        )
 
 
 def _state(file: GGUFFile, config: PreTrainedConfig) -> Iterator[tuple[str, torch.Tensor]]:
@@ -132,7 +160,7 @@ def _apply_rope_factors(file: GGUFFile, model: PreTrainedModel) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without transformers' bar over tensors that are in memory already."""
+    """Without transformers' progress bar over tensors that are in memory already."""
     shown = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()
     try:
