@@ -8,6 +8,7 @@ import pytest
 from jitney.async_llm import AsyncLLM
 from jitney.batch.run import BatchCounts, BatchRun
 from jitney.errors import EngineDeadError
+
 from ..letter_llm import MAX_MODEL_LEN, VOCAB_SIZE, toy_async_llm, toy_engine, toy_tokenizer
 
 

@@ -6,6 +6,7 @@ import pytest
 import jitney.async_llm
 from jitney.async_llm import AsyncLLM
 from jitney.config import EngineConfig
+
 from ..letter_llm import toy_async_llm
 
 

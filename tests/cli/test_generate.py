@@ -11,6 +11,7 @@ import pytest
 from jitney.async_llm import AsyncLLM
 from jitney.cli import main as cli
 from jitney.sampling_params import SamplingParams
+
 from ..letter_llm import MAX_MODEL_LEN, toy_async_llm
 
 

@@ -45,7 +45,8 @@ class TestRunBatch:
         answers = read_lines(tmp_path / "out.jsonl")
         assert {answer["custom_id"] for answer in answers} == {f"line {i}" for i in range(20)} | {None}
         assert re.search(
-            r"20 answered, 1 failed; 150 prompt and 100 output tokens in [\d.]+ s \([\d,]+ tokens/s\); answers in .*out.jsonl\n$",
+            r"20 answered, 1 failed; 150 prompt and 100 output tokens in [\d.]+ s \([\d,]+ tokens/s\); "
+            r"answers in .*out.jsonl\n$",
             capsys.readouterr().err,
         )
 

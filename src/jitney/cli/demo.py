@@ -53,7 +53,10 @@ def run(args: argparse.Namespace) -> int:
     print("\n" + report.ratio_line(static.measurement, continuous.measurement))
     print(report.equality_line(static, continuous))
     print("\n" + report.explanation(os.environ))
-    print("\nSome of the outputs:\n\n" + report.samples(requests, continuous.answers))
+    print("\nSome of the outputs, each as long as its request asked for:\n")
+    print(report.samples(requests, continuous.answers))
+    if args.model is None:
+        print("\n" + report.SMALL_MODEL)
     print(f"\nAll outputs: {args.out / 'outputs.jsonl'}; numbers: {args.out / 'summary.json'}")
     print(f"Open {args.out}/*.trace.json in https://ui.perfetto.dev to see every seat at every step.")
     return 0

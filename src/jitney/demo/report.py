@@ -15,13 +15,18 @@ from jitney.demo.prompts import DemoRequest
 EXPLANATION = """\
 Both runs did the same work: the same prompts, all sent at once, the same number of greedy tokens for each.
 Static batching fills {seats} seats and opens the door again when the last of them has finished: a finished row keeps
-its seat and the device goes on computing it for nobody. Continuous batching gives a free seat away at the next step.
+its seat and the device goes on computing it for nobody. Continuous batching gives a free seat away at the next step;
+only at the end of the run, when nobody waits any more, do its seats stay empty.
 "seats used" is the share of seats x time that computed for somebody, "device idle" the share in which the device had
 nothing to do, "first token" the time from sending to a request's first token (median / 99th percentile)."""
 
 EXPLANATION_JA = """\
 同じプロンプトを同時に送り、同じ数のトークンを生成しました。静的バッチは、全員が終わるまで空いた席を
-計算し続けます。連続バッチは、空いた席を次のステップで次のリクエストに渡します。"""
+計算し続けます。連続バッチは、空いた席を次のステップで次のリクエストに渡します。
+表の seats used は「誰かのために計算した席の割合」、device idle は「デバイスが何もしていない時間の割合」、
+first token は送信から最初のトークンまでの秒数（中央値 / 99パーセンタイル）です。"""
+
+SMALL_MODEL = "(The embedded model is tiny and was trained on English; its Japanese is not to be trusted.)"
 
 MAX_SAMPLE_CHARACTERS = 400
 
