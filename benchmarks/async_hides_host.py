@@ -1,7 +1,7 @@
 """What overlap is worth: the engine's real loop on a simulated device with published step times.
 
-Hugging Face measured 32 requests x 8,192 tokens on an 8B model: 300.6 s, the GPU idle for 24 % of it (36.7 ms a step, of
-which 8.8 ms host work); 234.5 s and 99.4 % busy with their asynchronous loop; 228 s would be the ideal. Here the device
+Hugging Face measured 32 requests x 8,192 tokens on an 8B model: 300.6 s, the GPU idle for 24 % of it (36.7 ms a step,
+of which 8.8 ms host work); 234.5 s and 99.4 % busy with their asynchronous loop; 228 s would be the ideal. Here the device
 takes the same 27.9 ms a step, and the host first the same 8.8 ms (virtual clock), then what Jitney's loop really takes
 on this machine (real clock for the host, virtual for the device).
 """
@@ -9,8 +9,8 @@ on this machine (real clock for the host, virtual for the device).
 from typing import Any
 
 import numpy as np
-import report
 
+import report
 from jitney.config import EngineConfig
 from jitney.device.simulated import Clock, MeasuredHostClock, SimulatedDevice, VirtualClock, linear_cost
 from jitney.engine.limits import EngineLimits, make_requests
@@ -54,7 +54,10 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=8192, help="new tokens for each request")
     args = parser.parse_args()
     rows = []
-    for name, make_clock in (("8.8 ms, as published", lambda: VirtualClock(HOST_S)), ("Jitney's own", MeasuredHostClock)):
+    for name, make_clock in (
+        ("8.8 ms, as published", lambda: VirtualClock(HOST_S)),
+        ("Jitney's own", MeasuredHostClock),
+    ):
         for is_async in (False, True):
             rows.append({"host cost": name} | simulate(make_clock(), is_async, args.requests, args.tokens))
     settings = {"requests": args.requests, "tokens": args.tokens, "device_ms": DEVICE_S * 1e3, "host_ms": HOST_S * 1e3}
