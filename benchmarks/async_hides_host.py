@@ -1,9 +1,9 @@
 """What overlap is worth: the engine's real loop on a simulated device with published step times.
 
 Hugging Face measured 32 requests x 8,192 tokens on an 8B model: 300.6 s, the GPU idle for 24 % of it (36.7 ms a step,
-of which 8.8 ms host work); 234.5 s and 99.4 % busy with their asynchronous loop; 228 s would be the ideal. Here the device
-takes the same 27.9 ms a step, and the host first the same 8.8 ms (virtual clock), then what Jitney's loop really takes
-on this machine (real clock for the host, virtual for the device).
+of which 8.8 ms host work); 234.5 s and 99.4 % busy with their asynchronous loop; 228 s would be the ideal. Here the
+device takes the same 27.9 ms a step, and the host first the same 8.8 ms (virtual clock), then what Jitney's loop really
+takes on this machine (real clock for the host, virtual for the device).
 """
 
 from typing import Any
