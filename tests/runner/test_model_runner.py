@@ -4,7 +4,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jitney.runner.kv_cache import allocate_kv_cache
 from jitney.sampling_params import SamplingParams
 from jitney.types import StepInputs
 
@@ -216,10 +215,3 @@ def test_tokens_do_not_depend_on_batch_mates_chunks_or_block_size(make_model, ma
         while len(alone.outputs[0]) < len(together.outputs[slot]):
             alone.step((0, 1))
         assert alone.outputs[0][: len(together.outputs[slot])] == together.outputs[slot]
-
-
-def test_the_cache_has_the_layers_shapes_and_a_clean_scratch_block(model):
-    cache = allocate_kv_cache(model.spec, 7, 4, torch.device("cpu"))
-    assert [tuple(t.shape) for t in (*cache.keys, *cache.values)] == [(7, 4, 1, 1)] * 2
-    assert cache.keys[0].dtype == torch.float32
-    assert not cache.keys[0][0].any() and not cache.values[0][0].any()
