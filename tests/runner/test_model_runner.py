@@ -57,6 +57,20 @@ def test_a_slot_taken_over_by_another_request_shows_nothing_of_the_last_one(mode
     assert output.logprobs is None and output.logprob_rows is None
 
 
+def test_rare_rules_of_the_last_request_do_not_reach_a_request_with_other_rare_rules(model, make_driver):
+    biased = SamplingParams(temperature=0, logit_bias={3: 100.0})
+    penalised = SamplingParams(temperature=0, repetition_penalty=2.0)
+    used, fresh = make_driver(model), make_driver(model)
+    for first, second in ((biased, penalised), (penalised, SamplingParams(temperature=0, bad_token_ids=[0]))):
+        used.admit(1, PROMPT, first)
+        used.step((1, len(PROMPT)))
+        for driver in (used, fresh):
+            driver.admit(1, PROMPT, second)
+            driver.step((1, len(PROMPT)))
+            driver.step((1, 1))
+        assert used.outputs[1] == fresh.outputs[1]
+
+
 def test_the_last_of_several_updates_of_one_table_entry_wins(make_driver, model):
     driver = make_driver(model, block_size=4)
     driver.admit(0, PROMPT)
