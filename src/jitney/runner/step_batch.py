@@ -1,0 +1,101 @@
+"""A step's inputs as tensors: cut the one array into sections, keep the block tables, build the ragged batch.
+
+All of it is vectorised over rows and tokens. Knows slots, positions and blocks; not the model and not sampling.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from jitney.kernels.paged_kv import PagedBatch
+from jitney.types import Int32, StepInputs
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSections:
+    """Views of `StepInputs.data` on the device (int32; see StepInputs for the order)."""
+
+    row_slots: torch.Tensor
+    row_starts: torch.Tensor
+    row_lens: torch.Tensor
+    sample_rows: torch.Tensor
+    prompt_tokens: torch.Tensor
+    table_updates: torch.Tensor
+    """[U, 3]"""
+
+    @classmethod
+    def cut(cls, data: torch.Tensor, inputs: StepInputs) -> "DeviceSections":
+        sizes = list(inputs.section_sizes())
+        slots, starts, lens, sample_rows, tokens, updates = data[: sum(sizes)].split_with_sizes(sizes)
+        return cls(slots, starts, lens, sample_rows, tokens, updates.view(-1, 3))
+
+
+@dataclass(frozen=True, slots=True)
+class HostSections:
+    """The same views on the host, as far as the host needs them."""
+
+    row_slots: Int32
+    row_starts: Int32
+    row_lens: Int32
+    sample_rows: Int32
+    table_updates: Int32
+
+    @classmethod
+    def cut(cls, inputs: StepInputs) -> "HostSections":
+        ends = np.cumsum(inputs.section_sizes())
+        slots, starts, lens, sample_rows, _, updates = np.split(inputs.data[: ends[-1]], ends[:-1])
+        return cls(slots, starts, lens, sample_rows, updates.reshape(-1, 3))
+
+
+class BlockTables:
+    """The block table of every slot, resident on the device."""
+
+    def __init__(self, max_num_seqs: int, max_blocks: int, block_size: int, device: torch.device) -> None:
+        self.block_size = block_size
+        self.blocks = torch.zeros((max_num_seqs, max_blocks), dtype=torch.int32, device=device)
+        """[max_num_seqs, max_blocks]: entries past a slot's length are leftovers."""
+
+    def apply(self, updates: torch.Tensor, host_updates: Int32) -> None:
+        """Write [U, 3] (slot, index, block); the last one wins where two name the same entry."""
+        if len(host_updates) == 0:
+            return
+        # a scattered write has no order among equal targets, so keep only the last of each
+        entries = host_updates[::-1, 0].astype(np.int64) * self.blocks.shape[1] + host_updates[::-1, 1]
+        distinct, first = np.unique(entries, return_index=True)
+        if len(distinct) < len(host_updates):
+            updates = updates[torch.from_numpy(len(host_updates) - 1 - first).to(updates.device)]
+        slots, indices, blocks = updates.unbind(-1)
+        self.blocks[slots.long(), indices.long()] = blocks
+
+
+def build_token_ids(sections: DeviceSections, num_decode_rows: int, last_token: torch.Tensor) -> torch.Tensor:
+    """[T] int64: decode rows continue from the token the device sampled last, the other rows' tokens are given."""
+    carried = last_token[sections.row_slots[:num_decode_rows].long()]
+    return torch.cat((carried, sections.prompt_tokens.long()))
+
+
+def build_batch(sections: DeviceSections, host: HostSections, num_tokens: int, tables: BlockTables) -> PagedBatch:
+    """Where each of the step's T tokens stands, and which place in the cache its K and V take."""
+    device = tables.blocks.device
+    row_slots = sections.row_slots.long()
+    query_starts = torch.zeros(len(row_slots) + 1, dtype=torch.int32, device=device)
+    query_starts[1:] = sections.row_lens.cumsum(0)
+    if num_tokens == len(row_slots):  # one token in each row: the steady state
+        token_slots, positions = row_slots, sections.row_starts.long()
+    else:
+        rows = torch.arange(len(row_slots), device=device)
+        token_rows = rows.repeat_interleave(sections.row_lens.long(), output_size=num_tokens)
+        token_slots = row_slots[token_rows]
+        offsets = torch.arange(num_tokens, device=device) - query_starts[token_rows]
+        positions = sections.row_starts[token_rows] + offsets
+    blocks = tables.blocks[token_slots, positions // tables.block_size].long()
+    return PagedBatch(
+        block_tables=tables.blocks[row_slots],
+        query_starts=query_starts,
+        context_lens=sections.row_starts + sections.row_lens,
+        positions=positions,
+        kv_index=blocks * tables.block_size + positions % tables.block_size,
+        host_query_starts=[0, *np.cumsum(host.row_lens).tolist()],
+        host_context_lens=(host.row_starts + host.row_lens).tolist(),
+    )
