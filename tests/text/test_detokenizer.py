@@ -43,6 +43,7 @@ DECODERS: dict[str, Callable[[], decoders.Decoder | None]] = {
     "byte level, fused": lambda: decoders.Sequence([decoders.ByteLevel(), decoders.Fuse()]),
     "sentencepiece": spm_steps,
     "sentencepiece, three blanks stripped": lambda: spm_steps(left=3),
+    "end stripped": lambda: decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 0, 2)]),
     "gemma": lambda: decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]),
     "metaspace": decoders.Metaspace,
     "metaspace after byte fallback": lambda: decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace()]),
