@@ -38,7 +38,9 @@ class Comparison:
                 return
 
     def check(self) -> None:
-        assert self.num_near_ties * 1000 <= self.num_tokens, f"{self.num_near_ties} near ties in {self.num_tokens} tokens"
+        assert self.num_near_ties * 1000 <= self.num_tokens, (
+            f"{self.num_near_ties} near ties in {self.num_tokens} tokens"
+        )
 
 
 def generate(model: PreTrainedModel, prompt: list[int], num_tokens: int) -> Reference:
