@@ -43,7 +43,6 @@ DECODERS: dict[str, Callable[[], decoders.Decoder | None]] = {
     "byte level, fused": lambda: decoders.Sequence([decoders.ByteLevel(), decoders.Fuse()]),
     "sentencepiece": spm_steps,
     "sentencepiece, three blanks stripped": lambda: spm_steps(left=3),
-    "end stripped": lambda: decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 0, 2)]),
     "gemma": lambda: decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]),
     "metaspace": decoders.Metaspace,
     "metaspace after byte fallback": lambda: decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace()]),
@@ -87,6 +86,16 @@ def test_pending_text_is_what_finish_would_add_if_it_is_whole(name: str, ids: li
     detokenizer.push(ids)
     pending = detokenizer.pending()
     assert pending in ("", detokenizer.finish())
+
+
+def test_blanks_that_the_decoder_strips_from_the_end_are_never_emitted() -> None:
+    # One case by hand: the tokenizers library itself panics when such a decoder meets a shorter text.
+    tokenizer = tokenizer_with(
+        decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 0, 1)])
+    )
+    ids = [3, 0, 3, 0]
+    assert tokenizer.decode(ids) == "the the"
+    assert "".join(stream(tokenizer, [[token] for token in ids], True)) == "the the"
 
 
 @given(ids=st.lists(st.integers(0, 49_151), max_size=40), sizes=SIZES, skip=st.booleans())
