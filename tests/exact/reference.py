@@ -1,4 +1,4 @@
-"""The oracle, transformers' `generate` in float32, greedy, one prompt at a time; and how outputs are held against it."""
+"""The oracle, transformers' `generate` in float32, greedy, one prompt at a time, and how outputs are held to it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
