@@ -19,7 +19,7 @@ from transformers import (
 
 from jitney.errors import ModelLoadError
 from jitney.models.gguf_file import read_gguf
-from jitney.models.gguf_weights import load_gguf
+from jitney.models.gguf_weights import load_gguf as load_gguf_file
 from jitney.models.transformers_model import TransformersModel
 from models.gguf_writer import write_gguf
 from models.tiny import tiny_model
@@ -36,6 +36,10 @@ SMALL = {
     "initializer_range": 0.2,
     "pad_token_id": 0,
 }
+
+
+def load_gguf(path: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    return load_gguf_file(read_gguf(path), dtype)
 
 
 def from_config(config: PreTrainedConfig) -> PreTrainedModel:

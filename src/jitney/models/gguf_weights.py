@@ -6,7 +6,6 @@ embedding (architecture llama) and stores Gemma's norm weights plus one. Both ar
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from transformers.utils import logging as transformers_logging
 
 from jitney.errors import ModelLoadError
 from jitney.models.gguf_config import gguf_config
-from jitney.models.gguf_file import GGUFFile, read_gguf
+from jitney.models.gguf_file import GGUFFile
 
 _CLASSES = {
     "llama": "LlamaForCausalLM",
@@ -57,20 +56,19 @@ _ROPE_TENSORS = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors
 """Not weights: they go into the rotary embedding."""
 
 
-def load_gguf(path: str | PathLike[str], dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+def load_gguf(file: GGUFFile, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     """The model in a GGUF file, dequantised to `dtype`, on the CPU, in evaluation mode.
 
-    Raises ModelLoadError if the file cannot be read, or its architecture or tensors are not what is served.
+    Raises ModelLoadError if its architecture or tensors are not what is served.
     """
-    file = read_gguf(path)
     try:
         return _build(file, dtype)
     except ModelLoadError:
         raise
     except Exception as error:  # numbers in a damaged header can break anything that is built from them
         raise ModelLoadError(
-            f"The contents of {path} do not fit together ({type(error).__name__}: {error}); the file is damaged, or "
-            "made by a converter that differs from llama.cpp's. Fetch it again, or use safetensors."
+            f"The contents of {file.path} do not fit together ({type(error).__name__}: {error}); the file is damaged, "
+            "or made by a converter that differs from llama.cpp's. Fetch it again, or use safetensors."
         ) from error
 
 
