@@ -1,0 +1,208 @@
+"""From what a user names a model by to a model that can run: a folder, a hub id, a GGUF file, or a loaded model.
+
+Knows where weights come from and which forms of them are refused; knows nothing of tokenizers (it says where they
+are) and nothing of the embedded default model (whoever finds that hands over its GGUF path).
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from jitney.config import DType
+from jitney.errors import ModelLoadError
+from jitney.models.base import PagedModel
+from jitney.models.gguf_file import read_gguf
+from jitney.models.gguf_weights import load_gguf
+from jitney.models.hub import download
+from jitney.models.transformers_model import TransformersModel
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+_GGUF_STOP_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
+
+
+class ModelSource(StrEnum):
+    """The form a model came in."""
+
+    FOLDER = "folder"
+    HUB = "hub"
+    GGUF = "gguf"
+    LOADED = "loaded"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model ready to run, and what the layers above need to know of its origin."""
+
+    model: PagedModel
+    source: ModelSource
+    path: Path | None
+    """Where the tokenizer is: the folder, or the GGUF file itself. None for a model loaded by the caller."""
+    eos_token_ids: tuple[int, ...]
+    """Tokens that end a generation, by the model's own account."""
+
+
+def load_model(
+    model: str | PathLike[str] | PreTrainedModel,
+    dtype: DType = "auto",
+    trust_remote_code: bool = False,
+    device: torch.device | str = "cpu",
+) -> LoadedModel:
+    """Load a model by any of its names.
+
+    Args:
+        model: a folder with config.json and safetensors, a GGUF file or a folder with exactly one, a hub id
+            ("owner/name"), or a PreTrainedModel, which is shared and never changed.
+        dtype: "auto" is float32 on a CPU and the checkpoint's own elsewhere; a loaded model keeps its own.
+        trust_remote_code: run Python code that comes with the model.
+        device: where the weights go; a loaded model stays where it is.
+
+    Raises ModelLoadError, saying what to change, if the model cannot be found, read or served.
+    """
+    device = torch.device(device)
+    if isinstance(model, PreTrainedModel):
+        return _share(model, dtype, device)
+    if not str(model):
+        raise ModelLoadError("model='' is no file or folder here, and no hub id; leave it out for the built-in model.")
+    path = Path(model)
+    if path.is_file():
+        return _load_gguf(path, dtype, device)
+    if path.is_dir():
+        return _load_folder(path, ModelSource.FOLDER, dtype, trust_remote_code, device)
+    return _load_folder(download(str(model), trust_remote_code), ModelSource.HUB, dtype, trust_remote_code, device)
+
+
+def _share(model: PreTrainedModel, dtype: DType, device: torch.device) -> LoadedModel:
+    if dtype != "auto" and model.dtype is not _DTYPES[dtype]:
+        raise ModelLoadError(
+            f"dtype={dtype!r} was asked for, but the loaded model is in {str(model.dtype).removeprefix('torch.')}, and "
+            "a loaded model is shared as it is. Leave dtype='auto', or convert the model yourself first."
+        )
+    paged = TransformersModel(model)
+    if paged.device.type != device.type:
+        raise ModelLoadError(
+            f"The loaded model is on {paged.device}, the engine on {device}; move it with model.to({str(device)!r})."
+        )
+    return LoadedModel(paged, ModelSource.LOADED, None, _eos_token_ids(model))
+
+
+def _load_gguf(path: Path, dtype: DType, device: torch.device) -> LoadedModel:
+    file = read_gguf(path)
+    model = load_gguf(file, _torch_dtype(dtype, device) or torch.bfloat16)
+    stops = [file.metadata.get(f"tokenizer.ggml.{key}") for key in _GGUF_STOP_KEYS]
+    eos = tuple(dict.fromkeys(token for token in stops if isinstance(token, int)))
+    return LoadedModel(_paged(model, device), ModelSource.GGUF, path, eos)
+
+
+def _paged(model: Any, device: torch.device) -> TransformersModel:
+    return TransformersModel(model.to(device))
+
+
+def _load_folder(
+    path: Path, source: ModelSource, dtype: DType, trust_remote_code: bool, device: torch.device
+) -> LoadedModel:
+    if not (path / "config.json").is_file():
+        return _load_gguf(_only_gguf(path), dtype, device)
+    _check_folder(path, trust_remote_code)
+    try:
+        config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
+        if config.is_encoder_decoder:
+            raise ModelLoadError(f"{path} is an encoder-decoder model; Jitney serves decoder-only language models.")
+        auto: Any = AutoModelForCausalLM  # its annotations do not know output_loading_info
+        model, info = auto.from_pretrained(
+            path,
+            config=config,
+            dtype=_torch_dtype(dtype, device) or "auto",
+            use_safetensors=True,
+            local_files_only=True,
+            trust_remote_code=trust_remote_code,
+            output_loading_info=True,
+        )
+    except ModelLoadError:
+        raise
+    except Exception as error:  # files of any kind of damage, read by many parsers
+        raise ModelLoadError(f"{path} cannot be loaded ({type(error).__name__}): {_brief(error)}") from error
+    if missing := sorted(info["missing_keys"]):
+        raise ModelLoadError(
+            f"{path} lacks {len(missing)} tensors of the model ({', '.join(missing[:3])}); fetch it again, complete."
+        )
+    return LoadedModel(_paged(model, device), source, path, _eos_token_ids(model))
+
+
+def _only_gguf(path: Path) -> Path:
+    files = sorted(path.glob("*.gguf"))
+    if len(files) == 1:
+        return files[0]
+    if files:
+        names = ", ".join(file.name for file in files)
+        raise ModelLoadError(f"{path} holds {len(files)} GGUF files ({names}); name the one to load.")
+    raise ModelLoadError(f"{path} holds neither a config.json nor a GGUF file, so it is no model folder.")
+
+
+def _check_folder(path: Path, trust_remote_code: bool) -> None:
+    try:
+        config: Any = json.loads((path / "config.json").read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelLoadError(f"{path / 'config.json'} cannot be read ({error}); fetch the model again.") from error
+    if not isinstance(config, dict):
+        raise ModelLoadError(f"{path / 'config.json'} holds no JSON object; fetch the model again.")
+    if "auto_map" in config and not trust_remote_code and not _is_known(config):
+        raise ModelLoadError(
+            f"{path} brings Python code of its own ({_code_names(config['auto_map'])}), which would run with your "
+            "rights. Read it, and pass trust_remote_code=True (--trust-remote-code) if you trust it."
+        )
+    if not any(path.glob("*.safetensors")):
+        pickles = sorted(file.name for pattern in _PICKLES for file in path.glob(pattern))
+        if pickles:
+            raise ModelLoadError(
+                f"{path} has its weights as pickle ({', '.join(pickles[:3])}); loading a pickle can run any code "
+                "hidden in it, so Jitney does not. Convert it to safetensors: load it where you trust it, then "
+                "model.save_pretrained(folder)."
+            )
+        raise ModelLoadError(
+            f"{path} holds no weights in *.safetensors (pickle weights are neither fetched nor loaded); fetch the "
+            "model again, or choose one that has them."
+        )
+
+
+def _is_known(config: dict[str, Any]) -> bool:
+    """Whether transformers has the model's code itself; then the code that comes with the model is not needed."""
+    architectures = config.get("architectures") or [""]
+    return config.get("model_type") in CONFIG_MAPPING and all(hasattr(transformers, name) for name in architectures)
+
+
+def _code_names(auto_map: object) -> str:
+    if not isinstance(auto_map, dict):
+        return str(auto_map)
+    return ", ".join(sorted({str(target).rpartition("--")[2].split(".")[0] + ".py" for target in auto_map.values()}))
+
+
+def _torch_dtype(dtype: DType, device: torch.device) -> torch.dtype | None:
+    """None: the checkpoint's own."""
+    if dtype != "auto":
+        return _DTYPES[dtype]
+    return torch.float32 if device.type == "cpu" else None
+
+
+def _eos_token_ids(model: PreTrainedModel) -> tuple[int, ...]:
+    generation = getattr(model, "generation_config", None)
+    ids = getattr(generation, "eos_token_id", None)
+    if ids is None:
+        ids = model.config.eos_token_id
+    if ids is None:
+        return ()
+    return tuple(int(token) for token in ids) if isinstance(ids, Iterable) else (int(ids),)
+
+
+def _brief(error: Exception) -> str:
+    """The first lines of a message that may be a page long."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines)[:400] or "no message"
