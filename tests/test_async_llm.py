@@ -206,12 +206,8 @@ def test_consumers_that_come_and_go_at_random_leave_nothing_behind(llm: AsyncLLM
         random = Random(f"{seed}/{number}")
 
         async def consume(name: int) -> None:
-            params = SamplingParams(
-                max_tokens=random.randint(1, 40),
-                n=random.choice([1, 1, 2]),
-                stop=random.choice(["", "e"]) or (),
-                seed=0,
-            )
+            stop, n = random.choice([(), "e"]), random.choice([1, 1, 2])
+            params = SamplingParams(max_tokens=random.randint(1, 40), n=n, stop=stop, seed=0)
             patience = random.randint(0, 20)
             outputs = llm.generate(f"{name}", params, f"{number}/{name % 20}")
             with suppress(DuplicateRequestError):
