@@ -13,8 +13,8 @@ import time
 from typing import Any
 
 import numpy as np
-import report
 
+import report
 from jitney.config import EngineConfig
 from jitney.device.simulated import MeasuredHostClock, SimulatedDevice, linear_cost
 from jitney.engine.limits import EngineLimits, make_requests
@@ -118,7 +118,9 @@ def main() -> None:
     if not args.no_transformers:
         ours = rows[1]["p50 ms"]
         for name, fast_path in (("general path", False), ("decode fast path", True)):
-            peer = row(f"transformers, {name}", 32, 4000, 0, transformers_steps(32, 4000, min(args.steps, 60), fast_path))
+            peer = row(
+                f"transformers, {name}", 32, 4000, 0, transformers_steps(32, 4000, min(args.steps, 60), fast_path)
+            )
             again = row("jitney", 32, 4000, 0, jitney_steps(32, 4000, 0, args.steps))  # interleaved: beside each peer
             rows += [peer, again]
             ratios[name] = round(peer["p50 ms"] / max(ours, again["p50 ms"]), 1)

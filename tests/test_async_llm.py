@@ -7,8 +7,11 @@ import textwrap
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from itertools import pairwise
+from random import Random
 from typing import Any
 
 import pytest
@@ -195,6 +198,38 @@ def test_a_loop_is_woken_at_most_once_a_step(llm: AsyncLLM) -> None:
 
 
 # Leaving early
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_consumers_that_come_and_go_at_random_leave_nothing_behind(llm: AsyncLLM, seed: int) -> None:
+    def worker(number: int) -> None:
+        random = Random(f"{seed}/{number}")
+
+        async def consume(name: int) -> None:
+            stop, n = random.choice([(), "e"]), random.choice([1, 1, 2])
+            params = SamplingParams(max_tokens=random.randint(1, 40), n=n, stop=stop, seed=0)
+            patience = random.randint(0, 20)
+            outputs = llm.generate(f"{name}", params, f"{number}/{name % 20}")
+            with suppress(DuplicateRequestError):
+                async for output in outputs:
+                    patience -= 1
+                    if patience < 0:
+                        break
+                    if random.random() < 0.02:
+                        llm.abort(f"{number}/{random.randrange(20)}")
+                    if output.finished and output.outputs[0].finish_reason != "abort":
+                        options = {"max_tokens": params.max_tokens, "ignore_eos": params.ignore_eos}
+                        answer = toy_answer(f"{name}", **options)
+                        found = output.outputs[0].token_ids
+                        assert found == answer[: len(found)] and (len(found) == len(answer) or params.stop)
+
+        async def main() -> None:
+            await asyncio.gather(*[consume(name) for name in range(30)])
+
+        run(main)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(worker, range(4)))
 
 
 async def leave_by_break(outputs: AsyncIterator[RequestOutput]) -> None:

@@ -4,9 +4,9 @@ torch and transformers are imported when a model is loaded, not before.
 """
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields, replace
-from pathlib import Path
+from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from jitney.config import EngineConfig
@@ -19,6 +19,7 @@ from jitney.text.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from jitney.device.base import StepRunner
     from jitney.models.base import ModelSpec, PagedModel
+    from jitney.models.load import LoadedModel
 
 SIMULATED_STEP_S = 0.01
 SIMULATED_TOKEN_S = 0.0001
@@ -46,38 +47,34 @@ def build_engine(model: Any, tokenizer: Any, config: EngineConfig) -> tuple[Engi
         ConfigError: the settings do not fit the model or the machine.
         ModelLoadError: the model or the tokenizer cannot be found, read or served.
     """
-    paged_model, own_tokenizer, eos_token_ids = _load(model, config)
-    chosen = own_tokenizer if tokenizer is None else _as_tokenizer(tokenizer)
-    if chosen is not None:
-        eos_token_ids = (*eos_token_ids, *chosen.eos_token_ids)
-    engine = _engine_around(paged_model, tuple(dict.fromkeys(eos_token_ids)), config)
-    return engine, chosen
+    loaded = _load(model, config)
+    chosen = _own_tokenizer(loaded, config) if tokenizer is None else _as_tokenizer(tokenizer)
+    eos_token_ids = (*loaded.eos_token_ids, *(chosen.eos_token_ids if chosen is not None else ()))
+    return _engine_around(loaded.model, tuple(dict.fromkeys(eos_token_ids)), config), chosen
 
 
-def _load(model: Any, config: EngineConfig) -> "tuple[PagedModel, Tokenizer | None, tuple[int, ...]]":
-    """The model, its own tokenizer, and the end-of-text tokens that its configuration names."""
-    if model is not None and not isinstance(model, str | Path):
-        return _wrap(model)
-    from jitney.models.load import load_model
-
-    loaded = load_model(model, config)
-    return loaded.model, loaded.tokenizer, loaded.eos_token_ids
-
-
-def _wrap(model: Any) -> "tuple[PagedModel, None, tuple[int, ...]]":
+def _load(model: Any, config: EngineConfig) -> "LoadedModel":
     from transformers import PreTrainedModel
 
-    from jitney.models.transformers_model import TransformersModel
+    from jitney.models.embedded import embedded_model_path
+    from jitney.models.load import load_model
 
-    if not isinstance(model, PreTrainedModel):
+    if model is None:
+        model = embedded_model_path()
+    elif not isinstance(model, str | PathLike | PreTrainedModel):
         raise ModelLoadError(
             f"model must be a path, a hub id or a loaded transformers model, got {type(model).__name__}"
         )
-    generation = getattr(model, "generation_config", None)
-    eos = getattr(generation, "eos_token_id", None)
-    if eos is None:
-        eos = model.config.get_text_config().eos_token_id
-    return TransformersModel(model), None, tuple(eos if isinstance(eos, Iterable) else () if eos is None else (eos,))
+    return load_model(model, config.dtype, config.trust_remote_code)
+
+
+def _own_tokenizer(loaded: "LoadedModel", config: EngineConfig) -> Tokenizer | None:
+    """The tokenizer that lies beside the weights, or in the same GGUF file."""
+    if loaded.path is None:
+        return None
+    if loaded.path.is_dir():
+        return Tokenizer.from_folder(loaded.path, trust_remote_code=config.trust_remote_code)
+    return Tokenizer.from_gguf(loaded.path)
 
 
 def _as_tokenizer(tokenizer: Any) -> Tokenizer:

@@ -11,9 +11,9 @@ from transformers import PreTrainedModel, T5Config, T5ForConditionalGeneration
 
 from jitney.errors import ModelLoadError
 from jitney.models.load import LoadedModel, ModelSource, load_model
-from models.driver import generate
-from models.gguf_writer import write_gguf
-from models.tiny import tiny_model
+from tests.models.driver import generate
+from tests.models.gguf_writer import write_gguf
+from tests.models.tiny import tiny_model
 
 
 @pytest.fixture

@@ -23,8 +23,8 @@ from transformers import (
 
 from jitney.errors import ModelLoadError
 from jitney.models.transformers_model import TransformersModel
-from models.driver import Sequence, generate, make_batch, nan_cache
-from models.tiny import FAMILIES, MAX_POSITION_EMBEDDINGS, VOCAB_SIZE, tiny_model
+from tests.models.driver import Sequence, generate, make_batch, nan_cache
+from tests.models.tiny import FAMILIES, MAX_POSITION_EMBEDDINGS, VOCAB_SIZE, tiny_model
 
 LENGTHS = (1, 3, 20, 45)
 NEW_TOKENS = 12

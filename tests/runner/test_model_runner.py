@@ -4,7 +4,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jitney.runner.kv_cache import allocate_kv_cache
 from jitney.sampling_params import SamplingParams
 from jitney.types import StepInputs
 
@@ -56,6 +55,20 @@ def test_a_slot_taken_over_by_another_request_shows_nothing_of_the_last_one(mode
     driver.step((1, 1))
     assert driver.outputs[1] == model.greedy([8, 1, 2], 2)
     assert output.logprobs is None and output.logprob_rows is None
+
+
+def test_rare_rules_of_the_last_request_do_not_reach_a_request_with_other_rare_rules(model, make_driver):
+    biased = SamplingParams(temperature=0, logit_bias={3: 100.0})
+    penalised = SamplingParams(temperature=0, repetition_penalty=2.0)
+    used, fresh = make_driver(model), make_driver(model)
+    for first, second in ((biased, penalised), (penalised, SamplingParams(temperature=0, bad_token_ids=[0]))):
+        used.admit(1, PROMPT, first)
+        used.step((1, len(PROMPT)))
+        for driver in (used, fresh):
+            driver.admit(1, PROMPT, second)
+            driver.step((1, len(PROMPT)))
+            driver.step((1, 1))
+        assert used.outputs[1] == fresh.outputs[1]
 
 
 def test_the_last_of_several_updates_of_one_table_entry_wins(make_driver, model):
@@ -216,10 +229,3 @@ def test_tokens_do_not_depend_on_batch_mates_chunks_or_block_size(make_model, ma
         while len(alone.outputs[0]) < len(together.outputs[slot]):
             alone.step((0, 1))
         assert alone.outputs[0][: len(together.outputs[slot])] == together.outputs[slot]
-
-
-def test_the_cache_has_the_layers_shapes_and_a_clean_scratch_block(model):
-    cache = allocate_kv_cache(model.spec, 7, 4, torch.device("cpu"))
-    assert [tuple(t.shape) for t in (*cache.keys, *cache.values)] == [(7, 4, 1, 1)] * 2
-    assert cache.keys[0].dtype == torch.float32
-    assert not cache.keys[0][0].any() and not cache.values[0][0].any()

@@ -128,22 +128,6 @@ def test_a_nucleus_wider_than_the_candidates_is_found_by_sorting():
     assert tokens.tolist() == [inverse_cdf(expected[i].softmax(-1), i, 0) for i in range(6)]
 
 
-@given(st.integers(1, 60), st.data())
-@settings(max_examples=60, deadline=None)
-def test_how_many_candidates_are_looked_at_changes_nothing(num_candidates, data):
-    coarse = st.sampled_from([-math.inf, -1.0, 0.0, 0.5, 1.0, 3.0])  # many ties
-    values = data.draw(st.lists(coarse, min_size=60, max_size=60).filter(lambda v: max(v) > -math.inf))
-    logits = torch.tensor([values])
-    top_k, top_p = data.draw(st.integers(0, 59)), data.draw(st.sampled_from([0.01, 0.3, 0.9, 0.999, math.inf]))
-    args = logits, logits.softmax(-1), torch.tensor([top_k]), torch.tensor([top_p], dtype=torch.float64)
-    kept = top_k_top_p.keep_mask(*args, num_candidates=num_candidates)
-    assert torch.equal(kept, top_k_top_p.keep_mask(*args, num_candidates=60))
-    assert 1 <= kept.sum() <= (top_k or 60)
-    assert logits[kept].min() >= logits[~kept].max() if not kept.all() else True
-    mass = args[1][kept].double().sum() / args[1].sort(descending=True).values[0, : top_k or 60].double().sum()
-    assert mass >= min(top_p, 1.0) - 1e-6 or kept.sum() == (top_k or 60)
-
-
 def test_equal_logits_at_the_border_keep_the_lowest_ids():
     logits = torch.tensor([[0.0, 1.0, 1.0, 1.0]])
     assert set(draws(logits, SamplingParams(top_k=1), 50).tolist()) == {1}

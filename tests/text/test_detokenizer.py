@@ -88,6 +88,16 @@ def test_pending_text_is_what_finish_would_add_if_it_is_whole(name: str, ids: li
     assert pending in ("", detokenizer.finish())
 
 
+def test_blanks_that_the_decoder_strips_from_the_end_are_never_emitted() -> None:
+    # One case by hand: the tokenizers library itself panics when such a decoder meets a shorter text.
+    tokenizer = tokenizer_with(
+        decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 0, 1)])
+    )
+    ids = [3, 0, 3, 0]
+    assert tokenizer.decode(ids) == "the the"
+    assert "".join(stream(tokenizer, [[token] for token in ids], True)) == "the the"
+
+
 @given(ids=st.lists(st.integers(0, 49_151), max_size=40), sizes=SIZES, skip=st.booleans())
 def test_deltas_add_up_to_decode_for_any_ids_of_the_real_vocabulary(
     smollm2: Tokenizer, ids: list[int], sizes: list[int], skip: bool

@@ -5,19 +5,12 @@ The numeric kernels release Python's lock while they compute, so the host plans 
 
 from concurrent.futures import Future, ThreadPoolExecutor
 from time import perf_counter, sleep
-from typing import Protocol
 
 import numpy as np
 
+from jitney.device.base import StepRunner
 from jitney.errors import EngineDeadError
 from jitney.types import Int32, StepInputs, StepOutput
-
-
-class StepRunner(Protocol):
-    """Whatever computes a step's output from its inputs."""
-
-    def run(self, inputs: StepInputs) -> StepOutput:
-        """Compute one step. May raise; the next step must work all the same."""
 
 
 class CpuTicket:

@@ -76,7 +76,8 @@ class Outbox:
         self._streams: list[TokenStream] = []
 
     def add(self, stream: TokenStream) -> None:
-        if not stream.wake_is_due:
+        # A wake-up that is due on a loop closed meanwhile will never run; `flush` finds out.
+        if not stream.wake_is_due or stream.loop.is_closed():
             stream.wake_is_due = True
             self._streams.append(stream)
 

@@ -21,7 +21,7 @@ class _Entry:
 
 
 def extend_chain(digests: list[bytes], salt: str, tokens: Int32, block_size: int) -> None:
-    """Complete the chain of `tokens`: digests[0] stands for the salt, digests[i + 1] for the full block i and all before."""
+    """Complete the chain of `tokens`: digests[0] stands for the salt, digests[i + 1] for all up to full block i."""
     if not digests:
         digests.append(blake2b(salt.encode(), digest_size=16).digest())
     for index in range(len(digests) - 1, len(tokens) // block_size):

@@ -3,33 +3,38 @@
 The counts live on the device, because the host does not know a token yet when the next step is submitted.
 """
 
-from dataclasses import dataclass
-
+import numpy as np
 import torch
 
 from jitney.sampling_params import SamplingParams
 from jitney.types import Int32
 
 
-@dataclass(frozen=True, slots=True)
 class TokenHistory:
-    """Which tokens a slot's sequence holds."""
+    """The tokens of a slot's sequence, on the device. Appending and reading need no word back from the device."""
 
-    in_prompt: torch.Tensor
-    """[V] bool: the token stands in the prompt."""
-    output_counts: torch.Tensor
-    """[V] int32: how often the token stands in the output."""
-
-    @classmethod
-    def of(cls, prompt: Int32, output: Int32, vocab_size: int, device: torch.device) -> "TokenHistory":
+    def __init__(self, prompt: Int32, output: Int32, vocab_size: int, device: torch.device) -> None:
         """History of a sequence of which `output` ([n] int32) is generated already."""
-        in_prompt = torch.zeros(vocab_size, dtype=torch.bool, device=device)
-        in_prompt[_index(prompt, device)] = True
-        counts = torch.bincount(_index(output, device), minlength=vocab_size).to(torch.int32)
-        return cls(in_prompt, counts)
+        distinct = np.unique(prompt)
+        token_ids = np.concatenate((distinct[distinct < vocab_size], output)).astype(np.int64)
+        self._token_ids = torch.from_numpy(token_ids).to(device)
+        self._length = len(token_ids)
+        counts = np.bincount(output, minlength=vocab_size).astype(np.int32)
+        self.output_counts = torch.from_numpy(counts).to(device)
+        """[V] int32: how often each token stands in the output."""
+
+    @property
+    def token_ids(self) -> torch.Tensor:
+        """[n] int64: every token of prompt and output at least once."""
+        return self._token_ids[: self._length]
 
     def append(self, token_id: torch.Tensor) -> None:
-        """Count one more output token ([1] int64, on the device)."""
+        """Add one more output token ([1] int64, on the device)."""
+        if self._length == len(self._token_ids):
+            room = torch.empty(self._length + 64, dtype=torch.int64, device=token_id.device)
+            self._token_ids = torch.cat((self._token_ids, room))
+        self._token_ids[self._length] = token_id[0]
+        self._length += 1
         self.output_counts.index_add_(0, token_id, torch.ones_like(token_id, dtype=torch.int32))
 
 
@@ -39,16 +44,12 @@ def apply_penalties(logits: torch.Tensor, history: TokenHistory, params: Samplin
     Repetition (Keskar et al., "CTRL", 2019) comes first and covers prompt and output: positive logits are divided by
     it, the others multiplied. Frequency (times the count) and presence (once) cover the output only.
     """
+    token_ids = history.token_ids
+    values, counts = logits[token_ids], history.output_counts[token_ids]
     if params.repetition_penalty != 1.0:
-        seen = history.in_prompt | (history.output_counts > 0)
-        penalty = params.repetition_penalty
-        penalised = torch.where(logits > 0, logits / penalty, logits * penalty)
-        logits.copy_(torch.where(seen, penalised, logits))
+        values = torch.where(values > 0, values / params.repetition_penalty, values * params.repetition_penalty)
     if params.frequency_penalty:
-        logits -= params.frequency_penalty * history.output_counts
+        values -= params.frequency_penalty * counts
     if params.presence_penalty:
-        logits -= params.presence_penalty * (history.output_counts > 0)
-
-
-def _index(token_ids: Int32, device: torch.device) -> torch.Tensor:
-    return torch.tensor(token_ids, dtype=torch.int64, device=device)
+        values -= params.presence_penalty * (counts > 0)
+    logits[token_ids] = values  # a token named twice gets the same value twice

@@ -13,10 +13,10 @@ import torch
 from jitney.runner.logprobs import LogprobTensors, logprobs_of
 from jitney.runner.random_numbers import uniform
 from jitney.runner.sampling_state import Feature, SamplingState
-from jitney.runner.top_k_top_p import MAX_CANDIDATES, keep_mask
+from jitney.runner.top_k_top_p import MAX_CANDIDATES, drop_mask
 from jitney.types import Int32, Int64
 
-_MAX_ELEMENTS = 2**21
+_MAX_ELEMENTS = 2**18
 """Logits drawn from at once; bounds the extra memory and keeps the passes over a chunk in the cache."""
 
 
@@ -56,7 +56,7 @@ def sample(logits: torch.Tensor, rows: SampleRows, state: SamplingState) -> Samp
     features = state.features[rows.host_slots]
     is_valid = logits.amax(-1).isfinite()
     logprob_rows = np.flatnonzero(features & Feature.LOGPROBS)
-    raw_logits = logits[_on_device(logprob_rows, logits)] if len(logprob_rows) else None
+    raw_logits = logits[_selection(logprob_rows, logits)].clone() if len(logprob_rows) else None
 
     adjusted = np.flatnonzero(features & (Feature.RULES | Feature.PENALTIES))
     for i in adjusted:
@@ -70,7 +70,7 @@ def sample(logits: torch.Tensor, rows: SampleRows, state: SamplingState) -> Samp
     if raw_logits is None:
         return SampledTokens(token_ids, is_valid, None, None)
     num_top = int(state.num_logprobs[rows.host_slots[logprob_rows]].max())
-    logprobs = logprobs_of(raw_logits, token_ids[_on_device(logprob_rows, logits)], num_top)
+    logprobs = logprobs_of(raw_logits, token_ids[_selection(logprob_rows, logits)], num_top)
     return SampledTokens(token_ids, is_valid, logprobs, logprob_rows.astype(np.int32))
 
 
@@ -85,7 +85,7 @@ def _choose(logits: torch.Tensor, rows: SampleRows, state: SamplingState, featur
     rows_at_once = max(1, _MAX_ELEMENTS // vocab_size)
     for start in range(0, len(random), rows_at_once):
         chunk = random[start : start + rows_at_once]
-        index = _on_device(chunk, logits)
+        index = _selection(chunk, logits)
         slots = rows.slots[index]
         probs = _probabilities(logits[index], slots, rows.host_slots[chunk], state)
         token_ids[index] = _draw(probs, uniform(state.stream_starts[slots], rows.positions[index]))
@@ -96,20 +96,19 @@ def _probabilities(logits: torch.Tensor, slots: torch.Tensor, host_slots: Int32,
     """[N, V] float32: what to draw from, in proportion (filtered tokens are 0, the rest not scaled up to sum 1)."""
     features = state.features[host_slots]
     # with the maximum at 0 no temperature, however small, can overflow, and min-p is a constant threshold
-    logits = (logits - logits.amax(-1, keepdim=True)) / state.temperature[slots, None]
+    logits = (logits - logits.amax(-1, keepdim=True)).div_(state.temperature[slots, None])
     if np.any(features & Feature.MIN_P):
         logits.masked_fill_(logits < state.log_min_p[slots, None], -torch.inf)
     probs = logits.softmax(-1)
     filtered = np.flatnonzero(features & Feature.TOP_K_TOP_P)
     if len(filtered):
-        index = _on_device(filtered, logits)
+        index = _selection(filtered, logits)
         top_k = state.top_k_on_host[host_slots[filtered]]
-        is_small = np.all((top_k > 0) & (top_k <= MAX_CANDIDATES))
-        num_candidates = int(top_k.max()) if is_small else MAX_CANDIDATES
-        kept = keep_mask(
-            logits[index], probs[index], state.top_k[slots[index]], state.top_p[slots[index]], num_candidates
-        )
-        probs[index] *= kept
+        is_small = np.all((top_k > 0) & (top_k < MAX_CANDIDATES))
+        num_candidates = int(top_k.max()) + 1 if is_small else MAX_CANDIDATES
+        own_slots, own_probs = slots[index], probs[index]
+        dropped = drop_mask(logits[index], own_probs, state.top_k[own_slots], state.top_p[own_slots], num_candidates)
+        probs[index] = own_probs.masked_fill_(dropped, 0.0)
     return probs
 
 
@@ -124,5 +123,8 @@ def _draw(probs: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
     return torch.searchsorted(cumulative, target, right=True).squeeze(-1).clamp(max=probs.shape[-1] - 1)
 
 
-def _on_device(index: Int64, like: torch.Tensor) -> torch.Tensor:
+def _selection(index: Int64, like: torch.Tensor) -> slice | torch.Tensor:
+    """Rows `index` (ascending) as something to index tensors with: a slice if they are a run, which copies nothing."""
+    if index[-1] - index[0] + 1 == len(index):
+        return slice(int(index[0]), int(index[-1]) + 1)
     return torch.from_numpy(index).to(like.device)

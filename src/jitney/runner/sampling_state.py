@@ -72,9 +72,7 @@ class SamplingState:
             self._rules[slot] = rules
             features |= Feature.RULES
         if params.uses_penalties:
-            history = TokenHistory.of(
-                admission.prompt_token_ids, admission.output_token_ids, self.vocab_size, self.device
-            )
+            history = TokenHistory(admission.prompt_token_ids, admission.output_token_ids, self.vocab_size, self.device)
             self._histories[slot] = (history, params)
             features |= Feature.PENALTIES
         if params.prompt_logprobs is not None:

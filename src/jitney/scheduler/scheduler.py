@@ -262,7 +262,7 @@ class Scheduler:
                 return False
         return True
 
-    def _preempt(self, slot: int, phase: Phase = Phase.PREEMPTED) -> None:
+    def _preempt(self, slot: int, phase: int = Phase.PREEMPTED) -> None:
         request = self.slots.request[slot]
         assert request is not None
         self.num_preemptions += 1

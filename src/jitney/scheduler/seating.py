@@ -79,12 +79,12 @@ class Seating:
 
     def grow_by_one_block(self, slots: Int64) -> None:
         """One more block for each of the slots; the pool has that many."""
-        blocks = np.array(self.pool.allocate(len(slots)), dtype=np.int32)
+        blocks = self.pool.allocate(len(slots))
         index = self.slots.num_blocks[slots]
         self.slots.block_table[slots, index] = blocks
         self.slots.num_blocks[slots] = index + 1
         self.slots.capacity[slots] += self.block_size
-        self.table_updates.append(np.stack([slots, index, blocks], axis=1).astype(np.int32))
+        self._note_update(slots, index, blocks)
 
     def _append_blocks(self, slot: int, blocks: list[int]) -> None:
         start = int(self.slots.num_blocks[slot])
@@ -92,8 +92,11 @@ class Seating:
         self.slots.block_table[slot, start:end] = blocks
         self.slots.num_blocks[slot] = end
         self.slots.capacity[slot] = end * self.block_size
+        self._note_update(slot, np.arange(start, end), blocks)
+
+    def _note_update(self, slots: Int64 | int, index: Int64 | int, blocks: list[int]) -> None:
         update = np.empty((len(blocks), 3), dtype=np.int32)
-        update[:, 0], update[:, 1], update[:, 2] = slot, np.arange(start, end), blocks
+        update[:, 0], update[:, 1], update[:, 2] = slots, index, blocks
         self.table_updates.append(update)
 
     def take_table_updates(self) -> Int32:
@@ -132,7 +135,7 @@ class Seating:
 
     # Leaving
 
-    def leave(self, slot: int, phase: Phase) -> None:
+    def leave(self, slot: int, phase: int) -> None:
         """Begin to free a slot; at once if none of its steps is in flight."""
         if self.slots.phase[slot] in (Phase.PREEMPTED, Phase.LEAVING):
             self.slots.phase[slot] = phase
@@ -158,7 +161,7 @@ class Seating:
         if slots.num_computed[slot] >= slots.capacity[slot]:
             index = int(slots.num_blocks[slot])
             slots.block_table[slot, index] = SCRATCH_BLOCK
-            self.table_updates.append(np.array([[slot, index, SCRATCH_BLOCK]], dtype=np.int32))
+            self._note_update(slot, index, [SCRATCH_BLOCK])
 
     def _vacate(self, slot: int) -> None:
         request = self.slots.request[slot]

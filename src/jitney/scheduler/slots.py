@@ -4,32 +4,35 @@ A decode-only step touches all running requests through a dozen numpy operations
 enters, leaves and computes is decided in scheduler.py.
 """
 
-from enum import IntEnum
+from typing import Final
 
 import numpy as np
 
 from jitney.types import Int32, Request
 
 
-class Phase(IntEnum):
-    """What a slot is doing. Moves: FREE -> PREFILL -> DECODE -> LAST, and from any of them to one of the others."""
+class Phase:
+    """What a slot is doing. Moves: FREE -> PREFILL -> DECODE -> LAST, and from any of them to one of the others.
 
-    FREE = 0
-    PREFILL = 1
+    Plain integers and no Enum: they are compared with whole arrays in every step.
+    """
+
+    FREE: Final = 0
+    PREFILL: Final = 1
     """Tokens known to the host are still to be computed (a prompt, or a preempted request's prompt and output)."""
-    DECODE = 2
+    DECODE: Final = 2
     """One token a step; its input is on the device."""
-    LAST = 3
+    LAST: Final = 3
     """The last token allowed by length is in flight; nothing more will be scheduled."""
-    BURNING = 4
+    BURNING: Final = 4
     """Static batching: the request has ended, but its seat is computed until the batch ends."""
-    PREEMPTED = 5
+    PREEMPTED: Final = 5
     """Makes room for an older request; tokens in flight still count. Waits for its last step, then queues again."""
-    LEAVING = 6
+    LEAVING: Final = 6
     """Tokens in flight are thrown away. Waits for its last step, then the slot is free."""
 
 
-_COUNTS = np.zeros(len(Phase), dtype=np.bool_)
+_COUNTS = np.zeros(Phase.LEAVING + 1, dtype=np.bool_)
 _COUNTS[[Phase.DECODE, Phase.LAST, Phase.PREEMPTED]] = True
 
 
@@ -70,7 +73,7 @@ class Slots:
     def num_occupied(self) -> int:
         return self.num_slots - len(self._free)
 
-    def where(self, *phases: Phase) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    def where(self, *phases: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         """Slots in one of the phases, ascending."""
         mask = self.phase == phases[0]
         for phase in phases[1:]:

@@ -29,7 +29,8 @@ class Detokenizer(Protocol):
         """The text that is now certain, since the last call. Ids the vocabulary does not have stand for no text."""
 
     def pending(self) -> str:
-        """What `finish` would add if the sequence ended here, where more than half a character is held back."""
+        """Whole characters held back only because a later token could still change them: what `finish` would add if
+        the sequence ended here. Empty if nothing but an incomplete character is held back."""
 
     def finish(self) -> str:
         """The rest of the text. No `push` may follow."""

@@ -1,0 +1,85 @@
+"""The real model: the same tokens as transformers. A sample in the suite, all 64 prompts by `make test-exact`."""
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from jitney import LLM, SamplingParams
+from jitney.models.embedded import embedded_model_path
+from jitney.models.gguf_weights import load_gguf_model
+from jitney.text.tokenizer import Tokenizer
+
+from .modes import MODES, settings
+from .prompts import exact_prompts
+from .reference import Comparison, Reference, generate
+
+SAMPLE, SAMPLE_TOKENS = [0, 3, 12, 20, 33, 56], 24
+FULL_TOKENS = 128
+
+
+@cache
+def smollm2() -> PreTrainedModel:
+    return load_gguf_model(embedded_model_path(), torch.float32)
+
+
+@cache
+def tokenizer() -> Tokenizer:
+    return Tokenizer.from_gguf(embedded_model_path())
+
+
+@pytest.fixture(scope="module")
+def sample() -> list[Reference]:
+    prompts = exact_prompts(tokenizer().encode)
+    return [generate(smollm2(), prompts[index], SAMPLE_TOKENS) for index in SAMPLE]
+
+
+@pytest.fixture(scope="module")
+def everything() -> list[Reference]:
+    return [generate(smollm2(), prompt, FULL_TOKENS) for prompt in exact_prompts(tokenizer().encode)]
+
+
+def run(expected: list[Reference], mode: str, num_seqs: int, n: int = 1) -> Comparison:
+    num_tokens = len(expected[0].tokens)
+    longest = max(len(reference.prompt) for reference in expected) + num_tokens
+    chosen: dict[str, Any] = settings(mode, longest, num_seqs)
+    params = SamplingParams(temperature=0.0, max_tokens=num_tokens, ignore_eos=True, n=n)
+    with LLM(smollm2(), tokenizer=tokenizer(), dtype="float32", **chosen) as llm:
+        prompts = [{"prompt_token_ids": reference.prompt} for reference in expected]
+        outputs = llm.generate(prompts, params, use_tqdm=False)
+        if "tiny pool" in mode:
+            assert llm.engine.scheduler.num_preemptions > 0
+    comparison = Comparison()
+    for reference, output in zip(expected, outputs, strict=True):
+        assert len(output.outputs) == n
+        for completion in output.outputs:
+            comparison.add(reference, completion.token_ids, f"{mode}, prompt of {len(reference.prompt)}")
+    comparison.check()
+    return comparison
+
+
+@pytest.mark.parametrize("mode", ["async", "static sync", "chunks of 7", "tiny pool"])
+def test_a_sample_has_the_tokens_of_transformers(sample: list[Reference], mode: str) -> None:
+    run(sample, mode, num_seqs=3)
+
+
+@pytest.fixture(scope="module")
+def tally() -> Iterator[Comparison]:
+    """Near ties over the whole run, printed at its end."""
+    total = Comparison()
+    yield total
+    print(f"\n{total.num_tokens} tokens compared, {total.num_near_ties} near ties went the other way")
+    total.check()
+
+
+@pytest.mark.exact
+@pytest.mark.parametrize("mode", [*MODES, "async, n=2"])
+def test_all_prompts_have_the_tokens_of_transformers(everything: list[Reference], mode: str, tally: Comparison) -> None:
+    name, n = (mode, 1) if mode in MODES else ("async", 2)
+    result = run(everything, name, num_seqs=32, n=n)
+    print(f"{mode}: {result.num_tokens} tokens, {result.num_near_ties} near ties")
+    tally.num_tokens += result.num_tokens
+    tally.num_near_ties += result.num_near_ties

@@ -1,0 +1,45 @@
+from typing import Any
+
+import pytest
+
+from jitney.config import EngineConfig
+from jitney.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("dtype", "int3"),
+        ("device", "tpu"),
+        ("batching_policy", "magic"),
+        ("scheduling_policy", "random"),
+        ("max_num_seqs", 0),
+        ("max_num_seqs", 2.0),
+        ("max_num_batched_tokens", "many"),
+        ("block_size", True),
+        ("max_model_len", -1),
+        ("num_kv_blocks", 0),
+        ("prefill_chunk_size", 0),
+        ("seed", -1),
+        ("dynamic_batching_window_s", -0.1),
+        ("dynamic_batching_window_s", float("nan")),
+        ("async_scheduling", "on"),
+    ],
+)
+def test_a_wrong_setting_is_refused_by_name(field: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=field):
+        EngineConfig(**{field: value})
+
+
+def test_every_seat_needs_a_token_of_the_budget() -> None:
+    with pytest.raises(ConfigError, match="max_num_batched_tokens=8 is below max_num_seqs=9"):
+        EngineConfig(max_num_batched_tokens=8, max_num_seqs=9)
+
+
+def test_a_chunk_size_without_chunking_is_refused() -> None:
+    with pytest.raises(ConfigError, match="prefill_chunk_size"):
+        EngineConfig(enable_chunked_prefill=False, prefill_chunk_size=4)
+
+
+def test_depth_follows_async_scheduling() -> None:
+    assert EngineConfig(async_scheduling=True).depth == 2 and EngineConfig(async_scheduling=False).depth == 1
