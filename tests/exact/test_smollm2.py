@@ -10,7 +10,8 @@ from transformers import PreTrainedModel
 
 from jitney import LLM, SamplingParams
 from jitney.models.embedded import embedded_model_path
-from jitney.models.gguf_weights import load_gguf_model
+from jitney.models.gguf_file import read_gguf
+from jitney.models.gguf_weights import load_gguf
 from jitney.text.tokenizer import Tokenizer
 
 from .modes import MODES, settings
@@ -23,7 +24,7 @@ FULL_TOKENS = 128
 
 @cache
 def smollm2() -> PreTrainedModel:
-    return load_gguf_model(embedded_model_path(), torch.float32)
+    return load_gguf(read_gguf(embedded_model_path()), torch.float32)
 
 
 @cache
