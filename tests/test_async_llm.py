@@ -456,7 +456,9 @@ params = SamplingParams(ignore_eos=True)
 prompt = {"prompt_token_ids": [1, 2, 3]}
 
 def offline():
-    threading.Timer(0.2, print, ["ready"], {"flush": True}).start()
+    timer = threading.Timer(0.2, print, ["ready"], {"flush": True})
+    timer.daemon = True
+    timer.start()
     LLM.from_engine(engine).generate([prompt] * 64, params, use_tqdm=False)
 
 async def consume(outputs):
