@@ -54,11 +54,15 @@ async def last(outputs: AsyncIterator[RequestOutput]) -> RequestOutput:
     return final
 
 
-def wait_for_idle(llm: AsyncLLM) -> None:
+def wait_for(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + PATIENCE_S
-    while llm.engine.has_work:
-        assert time.monotonic() < deadline, "the engine does not come to rest"
+    while not condition():
+        assert time.monotonic() < deadline
         time.sleep(0.001)
+
+
+def wait_for_idle(llm: AsyncLLM) -> None:
+    wait_for(lambda: not llm.engine.has_work)
 
 
 @pytest.fixture(params=[True, False], ids=["async", "sync"])
@@ -286,13 +290,19 @@ def test_leaving_early_frees_seats_and_blocks_within_two_steps(
     assert llm.engine.records.num_steps <= 3 + 2
 
 
-def test_a_loop_that_was_closed_under_its_iterators_does_not_keep_a_seat(llm: AsyncLLM) -> None:
+def test_a_loop_that_was_closed_under_its_iterators_does_not_keep_a_seat(gated: tuple[AsyncLLM, GatedRunner]) -> None:
+    llm, runner = gated
     loop = asyncio.new_event_loop()
-    outputs = llm.generate("ride", SamplingParams(ignore_eos=True, seed=0))
+    outputs = llm.generate("ride", ENDLESS)
+    runner.permits.release(1)
     loop.run_until_complete(anext(outputs))
+    runner.permits.release(1)
+    wait_for(lambda: llm.engine.records.num_steps == 2)  # its wake-up call is due on the loop, and will never run
     loop.close()
+    runner.permits.release(1000)
     wait_for_idle(llm)
-    assert llm.engine.records.num_steps < 200, "it ran to its end"
+    check_idle(llm.engine)
+    assert llm.engine.records.num_steps < 10
 
 
 def test_abort_ends_the_iterator_with_a_last_output(gated: tuple[AsyncLLM, GatedRunner]) -> None:
@@ -446,7 +456,9 @@ params = SamplingParams(ignore_eos=True)
 prompt = {"prompt_token_ids": [1, 2, 3]}
 
 def offline():
-    threading.Timer(0.2, print, ["ready"], {"flush": True}).start()
+    timer = threading.Timer(0.2, print, ["ready"], {"flush": True})
+    timer.daemon = True
+    timer.start()
     LLM.from_engine(engine).generate([prompt] * 64, params, use_tqdm=False)
 
 async def consume(outputs):

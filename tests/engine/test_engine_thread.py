@@ -195,13 +195,15 @@ def test_closing_ends_pending_requests_with_an_error_and_the_thread() -> None:
 def test_a_listener_may_close_the_thread_it_runs_on() -> None:
     bench = Bench()
     request, recorder = bench.request("closes")
+    has_closed = threading.Event()
 
     def closing(update: TokenUpdate) -> None:
         recorder(update)
         bench.thread.close()
+        has_closed.set()
 
     request.listener = closing
     bench.thread.submit([request])
     recorder.end()
     bench.thread._thread.join(PATIENCE_S)
-    assert not bench.thread._thread.is_alive()
+    assert has_closed.is_set() and not bench.thread._thread.is_alive()
