@@ -8,8 +8,7 @@ with LLM() as llm:
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,8 +18,8 @@ from jitney.config import EngineConfig
 from jitney.engine.interrupt import DeferredInterrupt
 from jitney.engine.limits import make_requests
 from jitney.engine.loop import Engine
-from jitney.engine.timeline import Timeline
-from jitney.errors import ConfigError, EngineDeadError, RequestError
+from jitney.engine.recording import recorded
+from jitney.errors import EngineDeadError, RequestError
 from jitney.outputs import RequestOutput
 from jitney.progress import ProgressBar
 from jitney.sampling_params import SamplingParams
@@ -183,7 +182,7 @@ class LLM:
         params = SamplingParams() if sampling_params is None else sampling_params
         each_params = spread("sampling_params", params, len(encoders))
         each_priority = spread("priority", priority, len(encoders))
-        with self._lock, _recorded(self._engine, timeline):
+        with self._lock, recorded(self._engine, timeline):
             self._engine.check_alive()
             jobs = [
                 self._prepare(encode, params, priority, cache_salt)
@@ -248,20 +247,3 @@ def _outputs(jobs: Sequence[Generation | RequestOutput]) -> list[RequestOutput]:
     if errors:
         logger.warning("%d of %d prompts failed; the first: %s", len(errors), len(outputs), errors[0])
     return outputs
-
-
-@contextmanager
-def _recorded(engine: Engine, path: str | Path | None) -> Iterator[None]:
-    """Record a timeline and write it at the end, whatever the end is."""
-    if path is None:
-        yield
-        return
-    path = Path(path)
-    if not path.parent.is_dir() or path.is_dir():
-        raise ConfigError(f"timeline={str(path)!r} cannot be written: name a file in a folder that exists")
-    timeline = engine.timeline = Timeline(engine.records)
-    try:
-        yield
-    finally:
-        engine.timeline = None
-        timeline.write(path)

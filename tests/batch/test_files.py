@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -30,6 +31,12 @@ def test_lines_keep_their_numbers_and_empty_ones_are_left_out(source: Path) -> N
 def test_an_input_that_cannot_be_read_is_named(name: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot read the input file"):
         InputLines(tmp_path / name)
+
+
+def test_a_pipe_is_refused_without_waiting_for_it(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ConfigError, match="name a regular file"):
+        InputLines(tmp_path / "pipe")
 
 
 def test_an_existing_output_is_kept_unless_overwritten(source: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from jitney.batch.failure import LineError
+from jitney.errors import RequestError
 from jitney.sampling_params import SamplingParams
 
 CHAT = "/v1/chat/completions"
@@ -137,7 +138,18 @@ def _sampling_params(given: Mapping[str, Any], max_tokens: Any, logprobs: Any) -
     values = {name: value for name, value in given.items() if name in _SAMPLING}
     if isinstance(values.get("logit_bias"), dict):
         values["logit_bias"] = {_token_id(key): bias for key, bias in values["logit_bias"].items()}
-    return SamplingParams(**values, max_tokens=max_tokens, logprobs=logprobs)
+    try:
+        return SamplingParams(**values, max_tokens=max_tokens, logprobs=logprobs)
+    except RequestError as error:
+        raise _in_the_callers_words(error, given) from error
+
+
+def _in_the_callers_words(error: RequestError, given: Mapping[str, Any]) -> RequestError:
+    """Chat requests know two parameters by other names than SamplingParams."""
+    for ours, theirs in (("max_tokens", "max_completion_tokens"), ("logprobs", "top_logprobs")):
+        if error.field == ours and theirs in given:
+            return LineError("invalid_value", str(error).replace(ours, theirs), theirs)
+    return error
 
 
 def _token_id(key: str) -> int:

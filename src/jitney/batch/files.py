@@ -21,11 +21,13 @@ class InputLines:
     """The lines of a file with anything on them, read one at a time.
 
     Raises:
-        ConfigError: the file cannot be read.
+        ConfigError: the file cannot be read, or is a pipe, which could not be read twice (first to count its lines).
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        if path.exists() and not path.is_file():
+            raise ConfigError(f"cannot read the input file {path}: it is a folder or a pipe; name a regular file")
         try:
             with path.open("rb") as file:
                 self._num_lines = sum(1 for line in file if line.strip())
