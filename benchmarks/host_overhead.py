@@ -59,8 +59,10 @@ def transformers_steps(num_running: int, context: int, num_steps: int, fast_path
     inputs.attn_mask_is_needed = lambda config: False  # as with flash attention
     if fast_path:
         initialization.ensure_decode_fast_path_is_available = lambda *args, **kwargs: None
-    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 1}
-    model = LlamaForCausalLM(LlamaConfig(vocab_size=128, max_position_embeddings=2 * context + 4096, **sizes)).eval()
+    config = LlamaConfig(vocab_size=128, hidden_size=16, intermediate_size=16, num_hidden_layers=1)
+    config.num_attention_heads, config.num_key_value_heads, config.head_dim = 1, 1, 16
+    config.max_position_embeddings = 2 * context + 4096
+    model = LlamaForCausalLM(config).eval()
     pages = -(-(context + num_steps + SPARE_TOKENS) // 256)
     settings = ContinuousBatchingConfig(
         num_blocks=int(num_running * pages * 1.3) + 8,  # its FIFO scheduler keeps 15 % of the blocks free
@@ -76,7 +78,7 @@ def transformers_steps(num_running: int, context: int, num_steps: int, fast_path
     for _ in range(num_running):
         manager.add_request(random.integers(0, 128, context).tolist(), max_new_tokens=num_steps + SPARE_TOKENS // 2)
     processor = manager._create_batch_processor()
-    times = []
+    times: list[float] = []
     while len(times) < num_steps:
         start = time.perf_counter()
         processor.prepare_next_batch()

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import report
 from tqdm import tqdm
 
+import report
 from jitney import LLM, SamplingParams
 from jitney.engine.limits import make_requests
 from jitney.engine.loop import Engine

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import torch
 from gguf import GGMLQuantizationType, GGUFWriter
+from tests.models.gguf_writer import write_gguf
+from tests.models.tiny import tiny_model
 from transformers import (
     AutoModelForCausalLM,
     Gemma2Config,
@@ -21,8 +23,6 @@ from jitney.errors import ModelLoadError
 from jitney.models.gguf_file import read_gguf
 from jitney.models.gguf_weights import load_gguf as load_gguf_file
 from jitney.models.transformers_model import TransformersModel
-from tests.models.gguf_writer import write_gguf
-from tests.models.tiny import tiny_model
 
 IDS = torch.tensor([[7, 200, 31, 9, 9, 124, 65, 3, 18, 77, 140, 6]])
 SMALL = {

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tests.models.driver import generate
+from tests.models.gguf_writer import write_gguf
+from tests.models.tiny import tiny_model
 from transformers import PreTrainedModel, T5Config, T5ForConditionalGeneration
 
 from jitney.errors import ModelLoadError
 from jitney.models.load import LoadedModel, ModelSource, load_model
-from tests.models.driver import generate
-from tests.models.gguf_writer import write_gguf
-from tests.models.tiny import tiny_model
 
 
 @pytest.fixture

@@ -5,6 +5,8 @@ import random
 
 import pytest
 import torch
+from tests.models.driver import Sequence, generate, make_batch, nan_cache
+from tests.models.tiny import FAMILIES, MAX_POSITION_EMBEDDINGS, VOCAB_SIZE, tiny_model
 from transformers import (
     AutoModelForCausalLM,
     BloomConfig,
@@ -23,8 +25,6 @@ from transformers import (
 
 from jitney.errors import ModelLoadError
 from jitney.models.transformers_model import TransformersModel
-from tests.models.driver import Sequence, generate, make_batch, nan_cache
-from tests.models.tiny import FAMILIES, MAX_POSITION_EMBEDDINGS, VOCAB_SIZE, tiny_model
 
 LENGTHS = (1, 3, 20, 45)
 NEW_TOKENS = 12
