@@ -36,7 +36,11 @@ def simulate(clock: Clock, is_async: bool, num_requests: int, num_tokens: int) -
     random = np.random.default_rng(0)
     start = clock.now()
     for index in range(num_requests):
-        engine.add(*make_requests(str(index), random.integers(0, 50_000, prompt_len), params, limits, engine_seed=0))
+        engine.add(
+            *make_requests(
+                str(index), random.integers(0, 50_000, prompt_len, dtype=np.int32), params, limits, engine_seed=0
+            )
+        )
     engine.run_until_idle()
     records = engine.records.since()
     return {

@@ -38,7 +38,7 @@ def jitney_steps(num_running: int, context: int, num_waiting: int, num_steps: in
     for index in range(num_running + num_waiting):
         # Lengths differ by up to a block, so that every step has its share of rows that need a new block.
         length = context - int(random.integers(0, config.block_size)) if index < num_running else 16
-        prompt = random.integers(0, VOCAB_SIZE, length)
+        prompt = random.integers(0, VOCAB_SIZE, length, dtype=np.int32)
         engine.add(*make_requests(str(index), prompt, params, limits, engine_seed=0))
     while engine.records.num_steps == 0 or engine.records.since()[-1]["num_decode_rows"] < num_running:
         engine.step()
@@ -56,9 +56,9 @@ def transformers_steps(num_running: int, context: int, num_steps: int, fast_path
     package = "transformers.generation.continuous_batching"
     inputs = importlib.import_module(f"{package}.input_outputs")
     initialization = importlib.import_module(f"{package}.initialization")
-    inputs.attn_mask_is_needed = lambda config: False  # as with flash attention
+    vars(inputs)["attn_mask_is_needed"] = lambda config: False  # as with flash attention
     if fast_path:
-        initialization.ensure_decode_fast_path_is_available = lambda *args, **kwargs: None
+        vars(initialization)["ensure_decode_fast_path_is_available"] = lambda *args, **kwargs: None
     config = LlamaConfig(vocab_size=128, hidden_size=16, intermediate_size=16, num_hidden_layers=1)
     config.num_attention_heads, config.num_key_value_heads, config.head_dim = 1, 1, 16
     config.max_position_embeddings = 2 * context + 4096

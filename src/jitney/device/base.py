@@ -27,7 +27,7 @@ class StepRunner(Protocol):
     """What a device runs: the model, the sampler and their memory behind one call (see runner/)."""
 
     def run(self, inputs: StepInputs) -> StepOutput:
-        """Compute one step. Called in order of submission, never twice at once; after one that raises the next works."""
+        """Compute one step. Called in order of submission, never twice at once; after one that raises, go on."""
 
 
 class Device(Protocol):
