@@ -59,9 +59,15 @@ def transformers_steps(num_running: int, context: int, num_steps: int, fast_path
     vars(inputs)["attn_mask_is_needed"] = lambda config: False  # as with flash attention
     if fast_path:
         vars(initialization)["ensure_decode_fast_path_is_available"] = lambda *args, **kwargs: None
-    config = LlamaConfig(vocab_size=128, hidden_size=16, intermediate_size=16, num_hidden_layers=1)
-    config.num_attention_heads, config.num_key_value_heads, config.head_dim = 1, 1, 16
-    config.max_position_embeddings = 2 * context + 4096
+    config = LlamaConfig(
+        vocab_size=128,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        num_key_value_heads=1,
+        max_position_embeddings=2 * context + 4096,
+    )
     model = LlamaForCausalLM(config).eval()
     pages = -(-(context + num_steps + SPARE_TOKENS) // 256)
     settings = ContinuousBatchingConfig(

@@ -14,7 +14,7 @@ from jitney.models.gguf_file import read_gguf
 from jitney.models.gguf_weights import load_gguf
 from jitney.text.tokenizer import Tokenizer
 
-from .modes import MODES, settings
+from .modes import COMBINED, settings
 from .prompts import exact_prompts
 from .reference import Comparison, Reference, generate
 
@@ -82,9 +82,9 @@ def tally() -> Iterator[Comparison]:
 
 
 @pytest.mark.exact
-@pytest.mark.parametrize("mode", [*MODES, "async, n=2"])
+@pytest.mark.parametrize("mode", [*COMBINED, "async, n=2"])
 def test_all_prompts_have_the_tokens_of_transformers(everything: list[Reference], mode: str, tally: Comparison) -> None:
-    name, n = (mode, 1) if mode in MODES else ("async", 2)
+    name, n = (mode, 1) if mode in COMBINED else ("async", 2)
     result = run(everything, name, num_seqs=32, n=n)
     print(f"{mode}: {result.num_tokens} tokens, {result.num_near_ties} near ties")
     tally.num_tokens += result.num_tokens
