@@ -26,7 +26,7 @@ test: $(STAMP)  ## Run the test suite
 	$(BIN)/python -m pytest $(ARGS)
 
 test-exact: $(STAMP)  ## Compare every output with transformers' generate (long)
-	$(BIN)/python -m pytest tests/exact -m exact --timeout 0 $(ARGS)
+	$(BIN)/python -m pytest tests/exact -m exact --timeout 0 -s -v $(ARGS)
 
 lint: $(STAMP)  ## Check style, types, layers and file sizes (BASE=main compares sizes with a git ref)
 	$(BIN)/ruff check .
