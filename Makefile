@@ -43,8 +43,10 @@ format: $(STAMP)  ## Format the code and apply safe fixes
 docs: $(STAMP)  ## Write the docs that are derived from the code
 	$(BIN)/python scripts/generate_docs.py
 
-bench: $(STAMP)  ## Measure the host's time per step
-	$(BIN)/python benchmarks/host_overhead.py $(ARGS)
+bench: $(STAMP)  ## Measure host cost, overlap and the five ways to batch (about 7 minutes)
+	$(BIN)/python benchmarks/host_overhead.py --json out/bench/host_overhead.json
+	$(BIN)/python benchmarks/async_hides_host.py --json out/bench/async_hides_host.json
+	$(BIN)/python benchmarks/policies.py --json out/bench/policies.json
 
 clean:  ## Remove the environment, caches and build results
 	rm -rf $(VENV) build dist out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -16,6 +16,7 @@ from jitney.scheduler.slots import Phase, Slots
 from jitney.scheduler.waiting_queue import WaitingQueue
 from jitney.types import Int64, Request, RequestStatus, SlotAdmission, StepPlan
 
+_NO_TOKENS = np.empty(0, dtype=np.int32)
 _ALIVE = (Phase.PREFILL, Phase.DECODE, Phase.LAST)
 
 
@@ -216,19 +217,22 @@ class Scheduler:
         return True
 
     def _make_plan(self, rows: Int64, starts: Int64, chunks: list[_Chunk]) -> StepPlan:
-        slots = self.slots
         num_decode = len(rows)
-        sampling = [num_decode + index for index, chunk in enumerate(chunks) if chunk.samples]
-        prompt = [slots.tokens[chunk.slot, chunk.start : chunk.start + chunk.length] for chunk in chunks]
-        extra = np.array(chunks, dtype=np.int64).reshape(-1, 4)
+        table = np.empty((4, num_decode + len(chunks)), dtype=np.int32)  # slot, start, length, samples
+        table[0, :num_decode], table[1, :num_decode], table[2:, :num_decode] = rows, starts, 1
+        prompt = _NO_TOKENS
+        if chunks:
+            table[:, num_decode:] = np.array(chunks).T
+            tokens = self.slots.tokens
+            prompt = np.concatenate([tokens[slot, start : start + length] for slot, start, length, _ in chunks])
         plan = StepPlan(
             step_id=self._step_id,
             num_decode_rows=num_decode,
-            row_slots=np.concatenate([rows, extra[:, 0]]).astype(np.int32) if chunks else rows.astype(np.int32),
-            row_starts=np.concatenate([starts, extra[:, 1]]).astype(np.int32) if chunks else starts.astype(np.int32),
-            row_lens=np.concatenate([np.ones(num_decode, dtype=np.int64), extra[:, 2]]).astype(np.int32),
-            prompt_tokens=np.concatenate(prompt) if prompt else np.empty(0, dtype=np.int32),
-            sample_rows=np.concatenate([np.arange(num_decode), np.array(sampling, dtype=np.int64)]).astype(np.int32),
+            row_slots=table[0],
+            row_starts=table[1],
+            row_lens=table[2],
+            prompt_tokens=prompt,
+            sample_rows=np.flatnonzero(table[3]).astype(np.int32),
             table_updates=self.seating.take_table_updates(),
             admissions=tuple(self._admissions),
             prompt_logprob_rows=self._prompt_logprob_rows(num_decode, chunks),
