@@ -181,11 +181,6 @@ def test_the_files_own_word_on_begin_and_end_tokens_counts(tmp_path: Path) -> No
     assert pieces_of(neither, "a") == ["a"]
 
 
-def test_a_reader_that_is_already_open_is_accepted(tmp_path: Path) -> None:
-    reader = gguf.GGUFReader(write_gguf(tmp_path / "m.gguf"))
-    assert pieces_of(Tokenizer.from_gguf(reader), " a") == ["Ġa"]
-
-
 def test_gemmas_blanks_and_merge_order_are_followed(tmp_path: Path) -> None:
     pieces = ["<pad>", "<eos>", "<bos>", "<unk>", "  ", "bc", "ab", "▁", "a", "b", "c", "▁a"]
     types = [3, 3, 3, 2, 4, 1, 1, 1, 1, 1, 1, 1]
