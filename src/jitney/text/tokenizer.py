@@ -123,11 +123,6 @@ class Tokenizer:
             )
         return template.render(messages, add_generation_prompt, **variables)
 
-    def encode_chat(self, messages: Sequence[Message], add_generation_prompt: bool = True, **options: Any) -> list[int]:
-        """Token ids of a conversation. The template writes the begin-of-text token itself, so none is added."""
-        text = self.apply_chat_template(messages, add_generation_prompt, **options)
-        return self.encode(text, add_special_tokens=False)
-
     def _special_tokens(self) -> dict[str, str]:
         ids = {"bos_token": self.bos_token_id, "eos_token": next(iter(self.eos_token_ids), None)}
         pieces = {name: self.backend.id_to_token(token) for name, token in ids.items() if token is not None}
