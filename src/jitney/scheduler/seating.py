@@ -53,7 +53,7 @@ class Seating:
 
     def num_blocks_needed(self, num_tokens: int, prefix: list[int]) -> int:
         """Free blocks that seating `num_tokens` takes: new ones, and cached ones that stop being free."""
-        return self.blocks_for(num_tokens) - len(prefix) + sum(self.pool.is_cached(block) for block in prefix)
+        return self.blocks_for(num_tokens) - len(prefix) + self.pool.count_cached(prefix)
 
     def seat(self, request: Request, prefix: list[int]) -> int:
         """Give the request a slot that starts with the cached blocks of `prefix`."""
