@@ -1,6 +1,9 @@
-"""Front doors over the toy engine, with a tokenizer of one character a token."""
+"""Front doors over the toy engine, with a tokenizer of one character a token, and what waits for them in tests."""
 
+import asyncio
 import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import tokenizers
@@ -10,6 +13,7 @@ from jitney.async_llm import AsyncLLM
 from jitney.device.simulated import SimulatedDevice
 from jitney.llm import LLM
 from jitney.outputs import RequestOutput
+from jitney.sampling_params import SamplingParams
 from jitney.text.chat_template import ChatTemplate
 from jitney.text.tokenizer import Tokenizer
 from jitney.types import StepInputs, StepOutput
@@ -17,6 +21,10 @@ from jitney.types import StepInputs, StepOutput
 from .engine.toy_engine import EOS, VOCAB_SIZE, FailingRunner, ToyEngine, expected_tokens, toy_engine, toy_request
 
 END = "<|end|>"
+PATIENCE_S = 30.0
+"""Only a hang takes this long."""
+PARAMS = SamplingParams(max_tokens=12, seed=0)
+ENDLESS = SamplingParams(max_tokens=200, seed=0, ignore_eos=True)
 PROMPTS = ["Good", "a", "continuous", "batch", "stops,", "some", "ride", "on", "all", "day"]
 
 
@@ -75,3 +83,25 @@ def toy_answer(prompt: str, **params: Any) -> list[int]:
 
 def text_of(output: RequestOutput) -> str:
     return output.outputs[0].text
+
+
+def run(main: Callable[[], Awaitable[Any]]) -> Any:
+    async def limited() -> Any:
+        async with asyncio.timeout(PATIENCE_S):
+            return await main()
+
+    return asyncio.run(limited())
+
+
+async def last(outputs: AsyncIterator[RequestOutput]) -> RequestOutput:
+    async for output in outputs:
+        final = output
+    assert final.finished
+    return final
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)

@@ -97,18 +97,11 @@ def _engine_around(model: "PagedModel", eos_token_ids: tuple[int, ...], config: 
 
 
 def _num_kv_blocks(spec: "ModelSpec", config: EngineConfig) -> int:
-    """Sized for max_model_len; without one, for the longest request that the model and the memory allow."""
     from jitney.device.memory import available_memory_bytes
-    from jitney.runner.kv_sizing import MAX_AUTO_BYTES, MEMORY_SHARE, num_kv_blocks
+    from jitney.runner.kv_sizing import num_kv_blocks, resolve_max_model_len
 
     available = available_memory_bytes()
-    longest = min(config.max_model_len or spec.max_position_embeddings, spec.max_position_embeddings)
-    if config.max_model_len is None:
-        block_bytes = spec.kv_bytes_per_token() * config.block_size
-        affordable = int(min(available * MEMORY_SHARE, MAX_AUTO_BYTES)) // block_bytes - 1
-        num_blocks = affordable if config.num_kv_blocks is None else config.num_kv_blocks
-        longest = min(longest, max(1, num_blocks) * config.block_size)
-    return num_kv_blocks(spec, config, longest, available)
+    return num_kv_blocks(spec, config, resolve_max_model_len(spec, config, available), available)
 
 
 def _make_device(runner: "StepRunner", config: EngineConfig) -> Device:

@@ -51,7 +51,9 @@ class EngineConfig:
     )
     block_size: int = setting(16, "Tokens in one block of the paged KV cache.")
     num_kv_blocks: int | None = setting(
-        None, "Blocks in the KV cache. Default: enough for all seats at full length, within half of the free memory."
+        None,
+        "Blocks in the KV cache. "
+        "Default: enough for all seats at full length, within half of the free memory and 8 GiB.",
     )
     enable_prefix_caching: bool = setting(
         True, "Keep the KV blocks of past prompts and reuse them for requests that start alike."

@@ -156,8 +156,6 @@ class StepPlan:
     admissions: tuple[SlotAdmission, ...]
     prompt_logprob_rows: tuple[tuple[int, int], ...] = ()
     """(row, number of top logprobs) of prefill rows that want logprobs for their prompt tokens."""
-    registered_blocks: tuple[int, ...] = ()
-    """Blocks that this step fills and that the prefix cache already offers to later rows."""
 
     @property
     def num_rows(self) -> int:

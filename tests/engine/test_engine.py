@@ -26,6 +26,20 @@ def test_a_request_that_read_blocks_of_a_failed_step_starts_again() -> None:
     check_idle(engine)
 
 
+def test_what_was_computed_on_top_of_a_failed_step_is_not_offered_either() -> None:
+    engine = toy_engine(async_scheduling=True, max_num_batched_tokens=8)
+    request = toy_request(engine.limits, "first", [1] * 24)
+    engine.runner.failing_steps = {0}
+    engine.add(request)
+    engine.step()
+    engine.step()  # the second chunk is in flight, its blocks on offer, when the first chunk's step fails
+    assert request.finish_reason is FinishReason.ERROR
+    engine.run_until_idle()
+    cache = engine.scheduler.seating.prefix_cache
+    assert cache is not None and len(cache) == 0
+    check_idle(engine)
+
+
 def test_requests_that_start_alike_share_blocks_even_in_the_same_step() -> None:
     engine = toy_engine()
     requests = [toy_request(engine.limits, str(index), [1] * 12) for index in range(4)]

@@ -74,6 +74,7 @@ def test_the_models_end_tokens_stop_unless_ignored() -> None:
         {"bad_token_ids": [100]},
         {"stop_token_ids": [100]},
         {"allowed_token_ids": [3], "bad_token_ids": [3]},
+        {"allowed_token_ids": [2, 3], "bad_token_ids": [3], "min_tokens": 1},
         {"min_tokens": 20},
     ],
 )

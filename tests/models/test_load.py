@@ -13,7 +13,7 @@ from tests.models.tiny import tiny_model
 from transformers import PreTrainedModel, T5Config, T5ForConditionalGeneration
 
 from jitney.errors import ModelLoadError
-from jitney.models.load import LoadedModel, ModelSource, load_model
+from jitney.models.load import LoadedModel, load_model
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def expected(model: PreTrainedModel) -> list[list[int]]:
 
 def test_a_folder_of_safetensors_loads_in_float32_on_a_cpu(folder: Path) -> None:
     loaded = load_model(folder)
-    assert (loaded.source, loaded.path, loaded.eos_token_ids) == (ModelSource.FOLDER, folder, (2,))
+    assert (loaded.path, loaded.eos_token_ids) == (folder, (2,))
     assert loaded.model.spec.dtype is torch.float32
     assert tokens(loaded) == expected(tiny_model("llama"))
 
@@ -58,14 +58,14 @@ def test_a_gguf_file_and_a_folder_with_one_load_alike(tmp_path: Path) -> None:
     write_gguf(tiny_model("llama"), path)
     for name in (path, tmp_path):
         loaded = load_model(name)
-        assert (loaded.source, loaded.path, loaded.eos_token_ids) == (ModelSource.GGUF, path, (2,))
+        assert (loaded.path, loaded.eos_token_ids) == (path, (2,))
         assert tokens(loaded) == expected(tiny_model("llama"))
 
 
 def test_a_loaded_model_is_shared_where_and_as_it_is() -> None:
     model = tiny_model("qwen3").to(torch.bfloat16)
     loaded = load_model(model)
-    assert (loaded.source, loaded.path) == (ModelSource.LOADED, None)
+    assert loaded.path is None
     assert loaded.model.spec.dtype is torch.bfloat16
     with pytest.raises(ModelLoadError, match="dtype='float32'"):
         load_model(model, dtype="float32")

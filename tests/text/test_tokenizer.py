@@ -12,6 +12,8 @@ from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
 from jitney.errors import ModelLoadError, RequestError
+from jitney.text.chat_template import ChatTemplate
+from jitney.text.prompts import encode_conversation
 from jitney.text.tokenizer import Tokenizer
 
 TEMPLATE = (
@@ -59,9 +61,17 @@ def test_a_folder_gives_ids_text_and_special_tokens(tmp_path: Path, trained: tok
 def test_a_chat_prompt_has_one_begin_token(tmp_path: Path, trained: tokenizers.Tokenizer) -> None:
     config = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": TEMPLATE}
     tokenizer = Tokenizer.from_folder(write_folder(tmp_path, trained, tokenizer_config=config))
-    ids = tokenizer.encode_chat(MESSAGES)
+    ids = list(encode_conversation(MESSAGES, tokenizer, True, {}).token_ids)
     assert ids.count(0) == 1
     assert ids == tokenizer.encode("[user]hello</s>[assistant]")
+
+
+@pytest.mark.parametrize("name", ["messages", "add_generation_prompt", "self"])
+def test_template_variables_that_redefine_an_argument_are_refused(trained: tokenizers.Tokenizer, name: str) -> None:
+    tokenizer = Tokenizer(trained, chat_template=ChatTemplate(TEMPLATE))
+    with pytest.raises(RequestError, match=name) as caught:
+        encode_conversation(MESSAGES, tokenizer, True, {name: False})
+    assert caught.value.field == "chat_template_kwargs"
 
 
 @pytest.mark.parametrize(

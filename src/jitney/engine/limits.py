@@ -79,6 +79,12 @@ def make_requests(
         raise RequestError(f"min_tokens={params.min_tokens} is above the {max_tokens} tokens left", "min_tokens")
     _check_token_ids(params, limits.vocab_size)
     stop = set(params.stop_token_ids) | (set() if params.ignore_eos else set(limits.eos_token_ids))
+    forbidden = set(params.bad_token_ids) | (stop if params.min_tokens else set())
+    if params.allowed_token_ids is not None and forbidden.issuperset(params.allowed_token_ids):
+        raise RequestError(
+            "each of allowed_token_ids is among bad_token_ids, or ends the request before min_tokens; allow another",
+            "allowed_token_ids",
+        )
     seed = params.seed if params.seed is not None else _derive_seed(engine_seed, request_id)
     return [
         Request(
@@ -160,8 +166,6 @@ def _check_token_ids(params: SamplingParams, vocab_size: int) -> None:
         for token in ids:
             if token >= vocab_size:
                 raise RequestError(f"{name}: {token} is not a token of this model (0 to {vocab_size - 1})", name)
-    if params.allowed_token_ids is not None and set(params.allowed_token_ids) <= set(params.bad_token_ids):
-        raise RequestError("bad_token_ids forbids every one of allowed_token_ids", "allowed_token_ids")
 
 
 def _derive_seed(seed: int, name: str) -> int:

@@ -219,9 +219,7 @@ class Engine:
             failure = StepFailedError(f"request {request.request_id}: its forward pass failed: {cause!r}")
             failure.__cause__ = cause
             self.finish(request, FinishReason.ERROR, failure)
-        for block in plan.registered_blocks:
-            seating.forget(block)
-        scheduler.restart_dependents(set(plan.registered_blocks))
+        scheduler.restart_readers(plan)
         seating.collected_step = plan.step_id
         seating.vacate_pending()
 

@@ -39,9 +39,9 @@ class BlockPool:
     def ref_count(self, block: int) -> int:
         return self._refs[block]
 
-    def is_cached(self, block: int) -> bool:
-        """Nobody holds the block, but its contents are still offered by the prefix cache."""
-        return block in self._cached
+    def count_cached(self, blocks: Iterable[int]) -> int:
+        """How many of the blocks nobody holds, though the prefix cache still offers their contents."""
+        return sum(map(self._cached.__contains__, blocks))
 
     def allocate(self, count: int) -> list[int]:
         """`count` blocks, each held once. The caller has made sure that `num_free` suffices."""

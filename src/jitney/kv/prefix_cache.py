@@ -48,9 +48,12 @@ class PrefixCache:
     def match(self, digests: list[bytes], tokens: Int32, limit: int) -> list[int]:
         """The blocks that hold the longest known prefix of `tokens`, at most `limit` of them. They are not held yet."""
         blocks: list[int] = []
+        content, size = tokens.tobytes(), self._block_size * tokens.itemsize
         for index in range(min(limit, len(digests) - 1)):
             entry = self._by_digest.get(digests[index + 1])
-            if entry is None or entry.parent != digests[index] or entry.tokens != self._content(tokens, index):
+            if entry is None or entry.parent != digests[index]:
+                break
+            if entry.tokens != content[index * size : (index + 1) * size]:
                 break
             blocks.append(entry.block)
         return blocks
@@ -60,12 +63,10 @@ class PrefixCache:
         digest = digests[index + 1]
         if digest in self._by_digest:
             return False
-        self._by_digest[digest] = _Entry(block, digests[index], self._content(tokens, index))
+        content = tokens[index * self._block_size : (index + 1) * self._block_size].tobytes()
+        self._by_digest[digest] = _Entry(block, digests[index], content)
         self._digest_of[block] = digest
         return True
-
-    def _content(self, tokens: Int32, index: int) -> bytes:
-        return tokens[index * self._block_size : (index + 1) * self._block_size].tobytes()
 
     def forget(self, block: int) -> None:
         """Stop offering a block (evicted, or its contents are not to be trusted). Harmless when it is not offered."""

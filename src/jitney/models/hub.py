@@ -1,6 +1,6 @@
 """Fetches a model from the Hugging Face hub: its config, tokenizer and safetensors, never a pickle, never code unasked.
 
-The only file of models/ that may use the network.
+Knows nothing of what is in the files.
 """
 
 import re

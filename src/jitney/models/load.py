@@ -7,7 +7,6 @@ are) and nothing of the embedded default model (whoever finds that hands over it
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import StrEnum
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -29,21 +28,11 @@ _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 _GGUF_STOP_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
 
-class ModelSource(StrEnum):
-    """The form a model came in."""
-
-    FOLDER = "folder"
-    HUB = "hub"
-    GGUF = "gguf"
-    LOADED = "loaded"
-
-
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
     """A model ready to run, and what the layers above need to know of its origin."""
 
     model: PagedModel
-    source: ModelSource
     path: Path | None
     """Where the tokenizer is: the folder, or the GGUF file itself. None for a model loaded by the caller."""
     eos_token_ids: tuple[int, ...]
@@ -76,8 +65,8 @@ def load_model(
     if path.is_file():
         return _load_gguf(path, dtype, device)
     if path.is_dir():
-        return _load_folder(path, ModelSource.FOLDER, dtype, trust_remote_code, device)
-    return _load_folder(download(str(model), trust_remote_code), ModelSource.HUB, dtype, trust_remote_code, device)
+        return _load_folder(path, dtype, trust_remote_code, device)
+    return _load_folder(download(str(model), trust_remote_code), dtype, trust_remote_code, device)
 
 
 def _share(model: PreTrainedModel, dtype: DType, device: torch.device) -> LoadedModel:
@@ -91,7 +80,7 @@ def _share(model: PreTrainedModel, dtype: DType, device: torch.device) -> Loaded
         raise ModelLoadError(
             f"The loaded model is on {paged.device}, the engine on {device}; move it with model.to({str(device)!r})."
         )
-    return LoadedModel(paged, ModelSource.LOADED, None, _eos_token_ids(model))
+    return LoadedModel(paged, None, _eos_token_ids(model))
 
 
 def _load_gguf(path: Path, dtype: DType, device: torch.device) -> LoadedModel:
@@ -99,16 +88,14 @@ def _load_gguf(path: Path, dtype: DType, device: torch.device) -> LoadedModel:
     model = load_gguf(file, _torch_dtype(dtype, device) or torch.bfloat16)
     stops = [file.metadata.get(f"tokenizer.ggml.{key}") for key in _GGUF_STOP_KEYS]
     eos = tuple(dict.fromkeys(token for token in stops if isinstance(token, int)))
-    return LoadedModel(_paged(model, device), ModelSource.GGUF, path, eos)
+    return LoadedModel(_paged(model, device), path, eos)
 
 
 def _paged(model: Any, device: torch.device) -> TransformersModel:
     return TransformersModel(model.to(device))
 
 
-def _load_folder(
-    path: Path, source: ModelSource, dtype: DType, trust_remote_code: bool, device: torch.device
-) -> LoadedModel:
+def _load_folder(path: Path, dtype: DType, trust_remote_code: bool, device: torch.device) -> LoadedModel:
     if not (path / "config.json").is_file():
         return _load_gguf(_only_gguf(path), dtype, device)
     _check_folder(path, trust_remote_code)
@@ -134,7 +121,7 @@ def _load_folder(
         raise ModelLoadError(
             f"{path} lacks {len(missing)} tensors of the model ({', '.join(missing[:3])}); fetch it again, complete."
         )
-    return LoadedModel(_paged(model, device), source, path, _eos_token_ids(model))
+    return LoadedModel(_paged(model, device), path, _eos_token_ids(model))
 
 
 def _only_gguf(path: Path) -> Path:

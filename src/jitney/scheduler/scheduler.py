@@ -49,7 +49,6 @@ class Scheduler:
         self._arrivals = 0
         self._step_id = 0
         self._admissions: list[SlotAdmission] = []
-        self._offered: list[int] = []
 
     # Requests come and go
 
@@ -142,7 +141,7 @@ class Scheduler:
         return starts
 
     def _plan_prefills(self, budget: int, chunks: list[_Chunk]) -> int:
-        """Go on with prompts that are partly computed, oldest first; returns the budget left."""
+        """Go on with prompts that are partly computed, first seated first; returns the budget left."""
         for slot in list(self._prefilling):
             if budget <= 0:
                 break
@@ -170,7 +169,7 @@ class Scheduler:
         # Offered before it has run: whoever is planned from now on runs after it, or beside it in the same forward
         # pass, where every layer writes all new KV before it reads any.
         size = self.seating.block_size
-        self._offered += self.seating.offer_blocks(slot, start // size, (start + length) // size)
+        self.seating.offer_blocks(slot, start // size, (start + length) // size)
         return length
 
     def _admit(self, budget: int, chunks: list[_Chunk], now: float) -> None:
@@ -236,9 +235,8 @@ class Scheduler:
             table_updates=self.seating.take_table_updates(),
             admissions=tuple(self._admissions),
             prompt_logprob_rows=self._prompt_logprob_rows(num_decode, chunks),
-            registered_blocks=tuple(self._offered),
         )
-        self._admissions, self._offered = [], []
+        self._admissions = []
         self._step_id += 1
         return plan
 
@@ -277,11 +275,10 @@ class Scheduler:
         self.seating.leave(slot, phase)
         self._end_batch_if_all_burn()
 
-    def restart_dependents(self, blocks: set[int]) -> None:
-        """These blocks hold garbage (their step failed): requests that read them start again."""
-        for slot in self.slots.where(*_ALIVE, Phase.PREEMPTED).tolist():
-            table = self.slots.block_table[slot, : self.slots.num_blocks[slot]]
-            if blocks.intersection(table.tolist()):
+    def restart_readers(self, plan: StepPlan) -> None:
+        """The step failed: its blocks hold garbage, and requests that read them start again."""
+        for slot in self.seating.forget_step(plan):
+            if self.slots.phase[slot] in (*_ALIVE, Phase.PREEMPTED):
                 self._preempt(slot, Phase.LEAVING)
 
     def _oldest_first(self, rows: Int64) -> Int64:

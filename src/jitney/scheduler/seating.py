@@ -10,7 +10,7 @@ from jitney.kv.block_pool import SCRATCH_BLOCK, BlockPool
 from jitney.kv.prefix_cache import PrefixCache, extend_chain
 from jitney.scheduler.slots import Phase, Slots
 from jitney.scheduler.waiting_queue import WaitingQueue
-from jitney.types import Int32, Int64, Request, RequestStatus
+from jitney.types import Int32, Int64, Request, RequestStatus, StepPlan
 
 
 class Seating:
@@ -53,7 +53,7 @@ class Seating:
 
     def num_blocks_needed(self, num_tokens: int, prefix: list[int]) -> int:
         """Free blocks that seating `num_tokens` takes: new ones, and cached ones that stop being free."""
-        return self.blocks_for(num_tokens) - len(prefix) + sum(self.pool.is_cached(block) for block in prefix)
+        return self.blocks_for(num_tokens) - len(prefix) + self.pool.count_cached(prefix)
 
     def seat(self, request: Request, prefix: list[int]) -> int:
         """Give the request a slot that starts with the cached blocks of `prefix`."""
@@ -108,20 +108,17 @@ class Seating:
 
     # Offering full blocks to the prefix cache
 
-    def offer_blocks(self, slot: int, first: int, last: int) -> list[int]:
-        """Offer blocks [first, last) of a slot: tokens known, KV submitted. Returns those that were new."""
+    def offer_blocks(self, slot: int, first: int, last: int) -> None:
+        """Offer blocks [first, last) of a slot: tokens known, KV submitted."""
         if self.prefix_cache is None or last <= first:
-            return []
+            return
         request = self.slots.request[slot]
         assert request is not None
         tokens = self.slots.tokens[slot, : last * self.block_size]
         extend_chain(request.block_digests, request.cache_salt, tokens, self.block_size)
         table = self.slots.block_table[slot]
-        return [
-            int(table[index])
-            for index in range(first, last)
-            if self.prefix_cache.offer(int(table[index]), request.block_digests, index, tokens)
-        ]
+        for index in range(first, last):
+            self.prefix_cache.offer(int(table[index]), request.block_digests, index, tokens)
 
     def forget_blocks(self, slot: int) -> None:
         """The slot's KV is not to be trusted (NaN): nobody may find it."""
@@ -132,6 +129,25 @@ class Seating:
         """Stop offering a block: it is evicted, or what it holds is not to be trusted."""
         if self.prefix_cache is not None:
             self.prefix_cache.forget(block)
+
+    def forget_step(self, plan: StepPlan) -> list[int]:
+        """A step failed: stop offering what its rows were to write, and all that was built on it meanwhile.
+
+        Returns the slots that hold any of it.
+        """
+        slots = self.slots
+        garbage: set[int] = set()
+        for slot, start in zip(plan.row_slots.tolist(), plan.row_starts.tolist(), strict=True):
+            garbage.update(slots.block_table[slot, start // self.block_size : slots.num_blocks[slot]].tolist())
+        holders = []
+        for slot in np.flatnonzero(slots.phase != Phase.FREE).tolist():
+            table = slots.block_table[slot, : slots.num_blocks[slot]].tolist()
+            first = next((index for index, block in enumerate(table) if block in garbage), None)
+            if first is not None:
+                holders.append(slot)
+                for block in table[first:]:
+                    self.forget(block)
+        return holders
 
     # Leaving
 

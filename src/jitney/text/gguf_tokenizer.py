@@ -13,6 +13,7 @@ import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 
 from jitney.errors import ModelLoadError
+from jitney.models.gguf_file import GGUFFile, read_gguf
 from jitney.text.chat_template import ChatTemplate
 from jitney.text.gguf_pre_tokenizers import ADDS_BOS, IGNORES_MERGES, SPLIT_PATTERNS
 from jitney.text.tokenizer import Tokenizer
@@ -21,9 +22,9 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
 """Values of `tokenizer.ggml.token_type` (also 5 = unused, 6 = byte)."""
 
 
-def load_gguf_tokenizer(source: Any) -> Tokenizer:
+def load_gguf_tokenizer(path: Path) -> Tokenizer:
     """See `Tokenizer.from_gguf`."""
-    metadata = _Metadata.read(source)
+    metadata = _Metadata.of(read_gguf(path))
     if metadata.model not in ("gpt2", "llama"):
         raise ModelLoadError(
             f'the GGUF file has a tokenizer of kind {metadata.model!r} (tokenizer.ggml.model); only "gpt2" '
@@ -68,22 +69,14 @@ class _Metadata:
     token_types: Sequence[int]
 
     @classmethod
-    def read(cls, source: Any) -> "_Metadata":
-        import gguf
-
-        if isinstance(source, str | Path):
-            try:
-                source = gguf.GGUFReader(source)
-            except (OSError, ValueError) as error:
-                raise ModelLoadError(f"{source} cannot be read as a GGUF file: {error}") from error
+    def of(cls, file: GGUFFile) -> "_Metadata":
         prefix = "tokenizer."
-        fields = {k.removeprefix(prefix): f.contents() for k, f in source.fields.items() if k.startswith(prefix)}
+        fields = {key.removeprefix(prefix): value for key, value in file.metadata.items() if key.startswith(prefix)}
         tokens = fields.get("ggml.tokens")
         if not tokens:
             raise ModelLoadError("the GGUF file holds no tokenizer (tokenizer.ggml.tokens); convert the model again")
-        architecture = source.fields.get("general.architecture")
-        types = fields.get("ggml.token_type") or [NORMAL] * len(tokens)
-        return cls(fields, architecture.contents() if architecture else "", tokens, types)
+        types = fields["ggml.token_type"].tolist() if "ggml.token_type" in fields else [NORMAL] * len(tokens)
+        return cls(fields, file.architecture, tokens, types)
 
     @property
     def model(self) -> str:
@@ -137,7 +130,7 @@ def _sentencepiece_backend(metadata: _Metadata) -> tokenizers.Tokenizer:
         scores: Sequence[float] = [-float(token_id) for token_id in range(len(tokens))]
         adds_space = metadata.flag("add_space_prefix", False)
     else:
-        scores = metadata.fields.get("ggml.scores") or []
+        scores = metadata.fields["ggml.scores"].tolist() if "ggml.scores" in metadata.fields else []
         adds_space = metadata.flag("add_space_prefix", True)
     if len(scores) != len(tokens):
         raise ModelLoadError(f"the GGUF file has {len(tokens)} tokens, but {len(scores)} scores for them")

@@ -25,6 +25,8 @@ class TokensPrompt(TypedDict):
 Prompt = str | TextPrompt | TokensPrompt
 Conversation = Sequence[Mapping[str, Any]]
 
+_TEMPLATE_ARGUMENTS = {"self", "messages", "add_generation_prompt"}
+
 
 @dataclass(frozen=True, slots=True)
 class EncodedPrompt:
@@ -57,8 +59,12 @@ def encode_conversation(
     """A conversation through the model's chat template, which writes the begin-of-text token itself.
 
     Raises:
-        RequestError: the messages are malformed or the template refuses them; `.field` is "messages".
+        RequestError: the messages are malformed or the template refuses them (`.field` is "messages"), or `variables`
+            redefine them ("chat_template_kwargs").
     """
+    if taken := _TEMPLATE_ARGUMENTS & variables.keys():
+        names = ", ".join(sorted(taken))
+        raise RequestError(f"chat_template_kwargs must not name {names}; drop it there", "chat_template_kwargs")
     text = _needed(tokenizer).apply_chat_template(messages, add_generation_prompt, **variables)
     return EncodedPrompt(text, _needed(tokenizer).encode(text, add_special_tokens=False))
 

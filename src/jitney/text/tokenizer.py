@@ -6,16 +6,13 @@ for folders without a tokenizer.json loads transformers).
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tokenizers
 
 from jitney.errors import RequestError
 from jitney.text.chat_template import ChatTemplate, Message
 from jitney.text.detokenizer import Detokenizer, DetokenizerFactory
-
-if TYPE_CHECKING:
-    import gguf
 
 
 class Tokenizer:
@@ -55,11 +52,11 @@ class Tokenizer:
         return load_folder_tokenizer(Path(path), trust_remote_code)
 
     @classmethod
-    def from_gguf(cls, source: "str | Path | gguf.GGUFReader") -> "Tokenizer":
+    def from_gguf(cls, path: str | Path) -> "Tokenizer":
         """The tokenizer that a GGUF file's metadata describe. Raises ModelLoadError."""
         from jitney.text.gguf_tokenizer import load_gguf_tokenizer
 
-        return load_gguf_tokenizer(source)
+        return load_gguf_tokenizer(Path(path))
 
     @classmethod
     def from_transformers(cls, tokenizer: Any) -> "Tokenizer":
@@ -125,11 +122,6 @@ class Tokenizer:
                 "this model has no chat template; use generate with a prompt, or pass chat_template", "messages"
             )
         return template.render(messages, add_generation_prompt, **variables)
-
-    def encode_chat(self, messages: Sequence[Message], add_generation_prompt: bool = True, **options: Any) -> list[int]:
-        """Token ids of a conversation. The template writes the begin-of-text token itself, so none is added."""
-        text = self.apply_chat_template(messages, add_generation_prompt, **options)
-        return self.encode(text, add_special_tokens=False)
 
     def _special_tokens(self) -> dict[str, str]:
         ids = {"bos_token": self.bos_token_id, "eos_token": next(iter(self.eos_token_ids), None)}
