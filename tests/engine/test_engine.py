@@ -244,3 +244,36 @@ def test_async_hides_the_host_and_sync_does_not() -> None:
     step, host = 0.0101, 0.004
     assert times[False] == pytest.approx(100 * (step + host), rel=0.01)
     assert times[True] == pytest.approx(100 * step + host, rel=0.01)
+
+
+def test_a_failed_step_leaves_a_record_too() -> None:
+    engine = toy_engine()
+    engine.runner.failing_steps = {1}
+    engine.add(toy_request(engine.limits, "0", [1, 2, 3], ignore_eos=True))
+    engine.run_until_idle()
+    records = engine.records.since()
+    assert records["step_id"].tolist()[:2] == [0, 1]
+    assert records["num_new_tokens"].tolist()[:2] == [1, 0] and records["num_wasted_rows"][1] == 1
+
+
+def test_a_blocked_head_of_the_queue_enters_as_soon_as_blocks_are_released() -> None:
+    engine = toy_engine(num_kv_blocks=8, max_position=32)
+    first = toy_request(engine.limits, "first", [1] * 14, max_tokens=6, ignore_eos=True)
+    second = toy_request(engine.limits, "second", [2] * 22, max_tokens=2, ignore_eos=True)
+    engine.add(first, second)
+    engine.run_until_idle()
+    assert second.metrics.first_scheduled_time is not None and first.metrics.finished_time is not None
+    assert second.metrics.first_scheduled_time == first.metrics.finished_time
+    assert second.output_token_ids == expected_tokens(second)
+
+
+def test_a_blocked_head_of_the_queue_enters_when_another_computes_its_prefix() -> None:
+    engine = toy_engine(num_kv_blocks=12, max_position=48, max_num_batched_tokens=8, prefill_chunk_size=4)
+    long = toy_request(engine.limits, "long", [1] * 32, max_tokens=8, ignore_eos=True)
+    same = toy_request(engine.limits, "same", [1] * 30, max_tokens=2, ignore_eos=True)
+    engine.add(long, same)
+    engine.run_until_idle()
+    assert same.metrics.first_scheduled_time is not None and long.metrics.finished_time is not None
+    assert same.metrics.first_scheduled_time < long.metrics.finished_time
+    assert same.metrics.num_cached_tokens > 0
+    assert same.output_token_ids == expected_tokens(same)

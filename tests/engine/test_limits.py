@@ -91,6 +91,11 @@ def test_n_outputs_have_different_seeds_and_ids_but_one_prompt() -> None:
     assert make([1, 2], n=3, seed=7)[2].seed == requests[2].seed
 
 
+def test_only_the_first_output_computes_the_prompts_logprobs() -> None:
+    requests = make([1, 2], n=3, prompt_logprobs=2)
+    assert [request.params.prompt_logprobs for request in requests] == [2, None, None]
+
+
 def test_seeds_drawn_by_the_engine_depend_on_its_seed_and_the_request() -> None:
     def seed(engine_seed: int, request_id: str) -> int:
         return make_requests(request_id, [1], SamplingParams(), LIMITS, engine_seed=engine_seed)[0].seed

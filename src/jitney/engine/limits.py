@@ -1,7 +1,7 @@
 """From what a caller asks to requests the engine can run, or a clear refusal at the door."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 
 import numpy as np
@@ -85,12 +85,14 @@ def make_requests(
             "each of allowed_token_ids is among bad_token_ids, or ends the request before min_tokens; allow another",
             "allowed_token_ids",
         )
+    # The prompt's logprobs are the same for every output; computing them costs the prefix cache, so the first does it.
+    others = replace(params, prompt_logprobs=None)
     seed = params.seed if params.seed is not None else _derive_seed(engine_seed, request_id)
     return [
         Request(
             request_id=request_id if params.n == 1 else f"{request_id}#{index}",
             prompt_token_ids=prompt,
-            params=params,
+            params=params if index == 0 else others,
             max_tokens=max_tokens,
             stop_token_ids=tuple(sorted(stop)),
             seed=seed if index == 0 else _derive_seed(seed, str(index)),

@@ -167,6 +167,7 @@ class Engine:
         now = self.device.now
         step = self._in_flight.popleft()
         collect_start = now()
+        output: StepOutput | Exception
         try:
             if isinstance(step.ticket, Exception):
                 raise step.ticket
@@ -174,13 +175,17 @@ class Engine:
         except EngineDeadError:
             raise
         except Exception as error:
-            self._fail_step(step.plan, error)
-            return
+            output = error
         collect_end = now()
+        span = (collect_start, collect_start) if isinstance(step.ticket, Exception) else step.ticket.span()
         if self.timeline is not None:
-            self.timeline.add_rows(step.plan, self.scheduler.slots.request, step.ticket.span())
-        num_new_tokens = self._update(step.plan, output, collect_end)
-        self._record(step, num_new_tokens, collect_start, collect_end)
+            self.timeline.add_rows(step.plan, self.scheduler.slots.request, span)
+        num_new_tokens = 0
+        if isinstance(output, Exception):
+            self._fail_step(step.plan, output)
+        else:
+            num_new_tokens = self._update(step.plan, output, collect_end)
+        self._record(step, num_new_tokens, collect_start, collect_end, span)
 
     def _update(self, plan: StepPlan, output: StepOutput, now: float) -> int:
         news = collect_step(self.scheduler.seating, plan, output, now)
@@ -190,8 +195,14 @@ class Engine:
             self._finisher.finish(request, reason, now, error)
         return news.num_new_tokens
 
-    def _record(self, step: _InFlight, num_new_tokens: int, collect_start: float, collect_end: float) -> None:
-        assert not isinstance(step.ticket, Exception)
+    def _record(
+        self,
+        step: _InFlight,
+        num_new_tokens: int,
+        collect_start: float,
+        collect_end: float,
+        span: tuple[float, float],
+    ) -> None:
         plan, scheduler = step.plan, self.scheduler
         num_sampled = len(plan.sample_rows)
         self.records.add(
@@ -200,7 +211,7 @@ class Engine:
             collect_start,
             collect_end,
             self.device.now(),
-            *step.ticket.span(),
+            *span,
             plan.num_rows,
             plan.num_decode_rows,
             len(plan.prompt_tokens),
@@ -220,6 +231,7 @@ class Engine:
             failure.__cause__ = cause
             self.finish(request, FinishReason.ERROR, failure)
         scheduler.restart_readers(plan)
+        scheduler.give_up_burning()
         seating.collected_step = plan.step_id
         seating.vacate_pending()
 

@@ -40,9 +40,10 @@ class Timeline:
         events = [_lane_name(_HOST, 0, "host", "loop"), _lane_name(_DEVICE, 0, "device", "steps")]
         for record in records:
             events += _step_events(record, origin)
-        for slot in sorted({row[0] for row in self._rows}):
+        rows = [row for row in self._rows if row[3] >= origin]  # steps that the ring still has
+        for slot in sorted({row[0] for row in rows}):
             events.append(_lane_name(_SLOTS, slot, "slots", f"slot {slot}"))
-        for slot, request_id, kind, start, end in self._rows:
+        for slot, request_id, kind, start, end in rows:
             name = request_id if kind == "decode" else f"{request_id} ({kind})"
             events.append(_span(_SLOTS, slot, name, start, end, origin, {"kind": kind}))
         return events

@@ -26,6 +26,8 @@ class BlockPool:
         self._blank = list(range(num_blocks, 0, -1))
         self._cached: OrderedDict[int, None] = OrderedDict()
         self._refs = [0] * (num_blocks + 1)
+        self.num_releases = 0
+        """Calls of `release` so far: while it stands still, no room is made."""
 
     @property
     def num_free(self) -> int:
@@ -72,6 +74,7 @@ class BlockPool:
         Give a request's blocks last first: the end of a sequence is then evicted before its beginning, which more
         future requests can share.
         """
+        self.num_releases += 1
         refs = self._refs
         for block in blocks:
             refs[block] -= 1

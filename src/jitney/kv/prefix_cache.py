@@ -45,6 +45,10 @@ class PrefixCache:
         """Whether the block's content is on offer."""
         return block in self._digest_of
 
+    def offers(self, digest: bytes) -> bool:
+        """Whether some block is on offer under this name."""
+        return digest in self._by_digest
+
     def match(self, digests: list[bytes], tokens: Int32, limit: int) -> list[int]:
         """The blocks that hold the longest known prefix of `tokens`, at most `limit` of them. They are not held yet."""
         blocks: list[int] = []

@@ -55,6 +55,7 @@ class SamplingState:
     def admit(self, admission: SlotAdmission) -> None:
         """Forget the slot's last request and set up the next one."""
         slot, params = admission.slot, admission.params
+        self.features[slot] = 0  # if this raises, the next step must not look for state that is gone
         features = self._admit_rare(admission)
         if params.logprobs is not None:
             features |= Feature.LOGPROBS

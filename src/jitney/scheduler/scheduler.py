@@ -11,7 +11,7 @@ import numpy as np
 
 from jitney.config import EngineConfig
 from jitney.scheduler.batching import make_batching
-from jitney.scheduler.seating import Seating, known_tokens
+from jitney.scheduler.seating import Seating
 from jitney.scheduler.slots import Phase, Slots
 from jitney.scheduler.waiting_queue import WaitingQueue
 from jitney.types import Int64, Request, RequestStatus, SlotAdmission, StepPlan
@@ -192,13 +192,13 @@ class Scheduler:
     def _seat(self, request: Request, now: float) -> bool:
         """Take the head of the queue to a seat if its whole prompt fits beside the running ones."""
         seating = self.seating
-        prefix = seating.find_prefix(request)
-        tokens = known_tokens(request)
+        num_known = request.num_prompt_tokens + len(request.output_token_ids)
         if self._batching.holds_seats:  # as static batching does: memory for the longest possible output
             wanted, reserve = request.num_prompt_tokens + request.max_tokens - 1, 0
         else:  # leave running requests room to grow, so that an admission is not undone at once
-            wanted, reserve = len(tokens), min(self.num_running, seating.pool.num_blocks // 10)
-        if seating.num_blocks_needed(wanted, prefix) + reserve > seating.pool.num_free:
+            wanted, reserve = num_known, min(self.num_running, seating.pool.num_blocks // 10)
+        prefix = seating.find_room(request, wanted, reserve)
+        if prefix is None:
             return False
         self.queue.pop()
         slot = seating.seat(request, prefix)
@@ -209,7 +209,7 @@ class Scheduler:
         if request.metrics.first_scheduled_time is None:
             request.metrics.first_scheduled_time = now
             request.metrics.num_cached_tokens = len(prefix) * seating.block_size
-        outputs = tokens[request.num_prompt_tokens :]
+        outputs = np.array(request.output_token_ids, dtype=np.int32)
         self._admissions.append(
             SlotAdmission(slot, request.params, request.seed, request.stop_token_ids, request.prompt_token_ids, outputs)
         )
@@ -294,7 +294,11 @@ class Scheduler:
         by_priority = self.config.scheduling_policy == "priority"
         return self.slots.priority[rows] if by_priority else np.zeros(len(rows), dtype=np.int64)
 
+    def give_up_burning(self) -> None:
+        """Empty the burning seats: their batch has ended, or a failed step took the news that they write to scratch."""
+        for slot in self.slots.where(Phase.BURNING).tolist():
+            self.seating.leave(slot, Phase.LEAVING)
+
     def _end_batch_if_all_burn(self) -> None:
         if self._batching.holds_seats and not len(self.slots.where(*_ALIVE)):
-            for slot in self.slots.where(Phase.BURNING).tolist():
-                self.seating.leave(slot, Phase.LEAVING)
+            self.give_up_burning()

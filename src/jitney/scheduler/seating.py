@@ -4,6 +4,8 @@ The rule that makes overlap safe: a slot and its blocks are reused only after th
 been collected. Until then the slot is PREEMPTED or LEAVING, and `pending` knows that blocks are about to come back.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from jitney.kv.block_pool import SCRATCH_BLOCK, BlockPool
@@ -11,6 +13,20 @@ from jitney.kv.prefix_cache import PrefixCache, extend_chain
 from jitney.scheduler.slots import Phase, Slots
 from jitney.scheduler.waiting_queue import WaitingQueue
 from jitney.types import Int32, Int64, Request, RequestStatus, StepPlan
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """A request had too few blocks, at this count of releases and with this block of its prefix missing."""
+
+    request: Request
+    num_releases: int
+    missing: list[bytes]
+
+    def still_holds(self, request: Request, pool: BlockPool, prefix_cache: PrefixCache | None) -> bool:
+        if request is not self.request or pool.num_releases != self.num_releases:
+            return False
+        return prefix_cache is None or not any(prefix_cache.offers(digest) for digest in self.missing)
 
 
 class Seating:
@@ -30,6 +46,7 @@ class Seating:
         self.prefix_cache = PrefixCache(self.pool, block_size) if prefix_caching else None
         self._queue = queue
         self._pending: list[int] = []
+        self._refusal: _Refusal | None = None
 
     @property
     def has_pending(self) -> bool:
@@ -51,9 +68,22 @@ class Seating:
             return []  # every prompt position must be computed to have logits
         return self.prefix_cache.match(request.block_digests, tokens, (len(tokens) - 1) // self.block_size)
 
-    def num_blocks_needed(self, num_tokens: int, prefix: list[int]) -> int:
-        """Free blocks that seating `num_tokens` takes: new ones, and cached ones that stop being free."""
-        return self.blocks_for(num_tokens) - len(prefix) + self.pool.count_cached(prefix)
+    def find_room(self, request: Request, num_tokens: int, reserve: int) -> list[int] | None:
+        """The cached prefix to seat the request with; None: `num_tokens` tokens do not fit beside `reserve` free blocks.
+
+        A refusal holds until blocks are released or more of the prefix is on offer, so that a long prompt at the head
+        of the queue is not matched again in every step.
+        """
+        if self._refusal is not None and self._refusal.still_holds(request, self.pool, self.prefix_cache):
+            return None
+        prefix = self.find_prefix(request)
+        # New blocks, and cached ones that stop being free.
+        needed = self.blocks_for(num_tokens) - len(prefix) + self.pool.count_cached(prefix)
+        if needed + reserve <= self.pool.num_free:
+            return prefix
+        missing = request.block_digests[len(prefix) + 1 : len(prefix) + 2]
+        self._refusal = _Refusal(request, self.pool.num_releases, missing)
+        return None
 
     def seat(self, request: Request, prefix: list[int]) -> int:
         """Give the request a slot that starts with the cached blocks of `prefix`."""
