@@ -69,7 +69,7 @@ class Seating:
         return self.prefix_cache.match(request.block_digests, tokens, (len(tokens) - 1) // self.block_size)
 
     def find_room(self, request: Request, num_tokens: int, reserve: int) -> list[int] | None:
-        """The cached prefix to seat the request with; None: `num_tokens` tokens do not fit beside `reserve` free blocks.
+        """The cached prefix to seat the request with; None: its tokens do not fit beside `reserve` free blocks.
 
         A refusal holds until blocks are released or more of the prefix is on offer, so that a long prompt at the head
         of the queue is not matched again in every step.
