@@ -2,21 +2,20 @@
 
 from collections.abc import Iterator
 from functools import cache
-from typing import Any
 
 import pytest
 import torch
 from transformers import PreTrainedModel
 
-from jitney import LLM, SamplingParams
 from jitney.models.embedded import embedded_model_path
 from jitney.models.gguf_file import read_gguf
 from jitney.models.gguf_weights import load_gguf
 from jitney.text.tokenizer import Tokenizer
 
-from .modes import COMBINED, settings
+from .modes import COMBINED
 from .prompts import exact_prompts
 from .reference import Comparison, Reference, generate
+from .running import compare
 
 SAMPLE, SAMPLE_TOKENS = [0, 8, 12, 13, 14, 15, 24], 24
 """Prompts of 1, 21, 48, 63, 64, 65 and 300 tokens; without the last one they are alike enough to fight for blocks."""
@@ -44,32 +43,13 @@ def everything() -> list[Reference]:
     return [generate(smollm2(), prompt, FULL_TOKENS) for prompt in exact_prompts(tokenizer().encode)]
 
 
-def run(expected: list[Reference], mode: str, num_seqs: int, n: int = 1) -> Comparison:
-    num_tokens = len(expected[0].tokens)
-    longest = max(len(reference.prompt) for reference in expected) + num_tokens
-    chosen: dict[str, Any] = settings(mode, longest, num_seqs)
-    params = SamplingParams(temperature=0.0, max_tokens=num_tokens, ignore_eos=True, n=n)
-    with LLM(smollm2(), tokenizer=tokenizer(), dtype="float32", **chosen) as llm:
-        prompts = [{"prompt_token_ids": reference.prompt} for reference in expected]
-        outputs = llm.generate(prompts, params, use_tqdm=False)
-        if "tiny pool" in mode:
-            assert llm.engine.scheduler.num_preemptions > 0
-    comparison = Comparison()
-    for reference, output in zip(expected, outputs, strict=True):
-        assert len(output.outputs) == n
-        for completion in output.outputs:
-            comparison.add(reference, completion.token_ids, f"{mode}, prompt of {len(reference.prompt)}")
-    comparison.check()
-    return comparison
-
-
 @pytest.mark.parametrize("mode", ["async", "static sync", "chunks of 7"])
 def test_a_sample_has_the_tokens_of_transformers(sample: list[Reference], mode: str) -> None:
-    run(sample, mode, num_seqs=3)
+    compare(smollm2(), sample, mode, num_seqs=3, tokenizer=tokenizer())
 
 
 def test_preemption_does_not_change_a_token(sample: list[Reference]) -> None:
-    run(sample[:-1], "tiny pool, sync, blocks of 1", num_seqs=3)
+    compare(smollm2(), sample[:-1], "tiny pool, sync, blocks of 1", num_seqs=3)
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +65,7 @@ def tally() -> Iterator[Comparison]:
 @pytest.mark.parametrize("mode", [*COMBINED, "async, n=2"])
 def test_all_prompts_have_the_tokens_of_transformers(everything: list[Reference], mode: str, tally: Comparison) -> None:
     name, n = (mode, 1) if mode in COMBINED else ("async", 2)
-    result = run(everything, name, num_seqs=32, n=n)
+    result = compare(smollm2(), everything, name, num_seqs=32, n=n)
     print(f"{mode}: {result.num_tokens} tokens, {result.num_near_ties} near ties")
     tally.num_tokens += result.num_tokens
     tally.num_near_ties += result.num_near_ties
