@@ -286,6 +286,20 @@ def test_abort_ends_the_iterator_with_a_last_output(gated: tuple[AsyncLLM, Gated
 # Faults
 
 
+def test_an_abort_from_another_thread_never_overtakes_its_request(llm: AsyncLLM) -> None:
+    submit = llm._thread.submit
+
+    def submit_late(requests: Any) -> None:
+        aborting = threading.Thread(target=llm.abort, args=("ride",))
+        aborting.start()
+        aborting.join(0.1)  # all the time it needs, if nothing makes it wait
+        submit(requests)
+
+    llm._thread.submit = submit_late  # type: ignore[method-assign]
+    output = run(lambda: last(llm.generate("Good", request_id="ride")))
+    assert output.finished and llm.is_alive
+
+
 def test_a_request_error_is_raised_by_the_iterator_alone(llm: AsyncLLM) -> None:
     async def main() -> list[Any]:
         bad = [llm.generate(prompt, PARAMS) for prompt in ("", {"prompt_token_ids": [99]}, "x" * 300)]

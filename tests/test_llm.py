@@ -318,11 +318,24 @@ def test_the_timeline_shows_the_steps_of_its_call_only(llm: LLM, tmp_path: Path)
     assert llm.engine.timeline is None
 
 
-@pytest.mark.parametrize("path", ["missing/trace.json", "."])
-def test_a_timeline_that_cannot_be_written_is_refused_before_anything_runs(llm: LLM, tmp_path: Path, path: str) -> None:
+@pytest.mark.parametrize("path", ["missing/trace.json", ".", "a\0b", "\ud800", 3, "x" * 5000])
+def test_a_timeline_that_cannot_be_written_is_refused_before_anything_runs(llm: LLM, tmp_path: Path, path: Any) -> None:
     with pytest.raises(ConfigError, match="timeline"):
-        generate(llm, "ride", timeline=tmp_path / path)
+        generate(llm, "ride", timeline=tmp_path / path if isinstance(path, str) else path)
     assert llm.engine.records.num_steps == 0
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no full disk to offer")
+def test_a_disk_that_is_full_in_the_end_costs_the_timeline_only(llm: LLM, caplog: pytest.LogCaptureFixture) -> None:
+    (output,) = generate(llm, "ride", timeline="/dev/full")
+    assert output.outputs[0].token_ids == toy_answer("ride", max_tokens=12)
+    assert "timeline='/dev/full' could not be written" in caplog.text
+
+
+@pytest.mark.parametrize("variables", [{"messages": []}, {"add_generation_prompt": True}, {"self": 1}, {1: 2}, [1]])
+def test_template_variables_that_are_no_names_for_it_cost_their_prompt_only(llm: LLM, variables: Any) -> None:
+    (output,) = llm.chat([{"role": "user", "content": "hi"}], chat_template_kwargs=variables, use_tqdm=False)
+    assert isinstance(output.error, RequestError) and output.error.field == "chat_template_kwargs"
 
 
 def test_the_progress_bar_counts_requests_and_tokens(llm: LLM, capfd: pytest.CaptureFixture[str]) -> None:

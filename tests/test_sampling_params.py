@@ -1,5 +1,6 @@
 from typing import Any
 
+import numpy as np
 import pytest
 
 from jitney.errors import RequestError
@@ -23,6 +24,7 @@ from jitney.sampling_params import SamplingParams
         ("min_p", 1.5),
         ("repetition_penalty", 0.0),
         ("repetition_penalty", -1),
+        ("repetition_penalty", 1e-320),
         ("presence_penalty", 2.1),
         ("frequency_penalty", -2.1),
         ("logit_bias", [1, 2]),
@@ -72,3 +74,16 @@ def test_stop_may_be_one_string_or_several() -> None:
 def test_an_unknown_parameter_is_an_error() -> None:
     with pytest.raises(TypeError, match="temprature"):
         SamplingParams(temprature=1.0)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("name", ["n", "top_k", "max_tokens", "seed", "logprobs", "prompt_logprobs"])
+def test_small_integers_of_numpy_become_python_integers_which_never_overflow(name: str) -> None:
+    assert type(getattr(SamplingParams(**{name: np.int8(3)}), name)) is int
+
+
+def test_collections_that_the_caller_changes_later_change_no_request() -> None:
+    bias, ids, stop = {np.int8(1): 2}, [np.int8(1)], ["a"]
+    params = SamplingParams(logit_bias=bias, allowed_token_ids=ids, bad_token_ids=ids, stop_token_ids=ids, stop=stop)
+    before = (params.logit_bias, params.allowed_token_ids, params.bad_token_ids, params.stop_token_ids, params.stop)
+    bias[np.int8(2)], ids[0], stop[0] = 100, np.int8(9), "b"
+    assert before == ({1: 2.0}, (1,), (1,), (1,), ("a",))

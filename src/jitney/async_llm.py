@@ -183,7 +183,6 @@ class AsyncLLM:
         generation = Generation(request_id, prompt, requests, self._tokenizer)
         stream = self._open_stream(request_id, requests)
         try:
-            self._thread.submit(requests)
             while not generation.is_finished:
                 for update in await stream.updates():
                     if update.error is not None:
@@ -199,7 +198,7 @@ class AsyncLLM:
         self._engine.check_alive()
 
     def _open_stream(self, request_id: str, requests: Sequence[Request]) -> TokenStream:
-        """Everything is in place to hear of the requests before they are submitted."""
+        """Submit the requests, with everything in place to hear of them."""
         stream = TokenStream(requests, self._outbox)
         for request in requests:
             request.listener = stream.listener
@@ -209,7 +208,8 @@ class AsyncLLM:
             self._check_open()
             if request_id in self._streams:
                 raise DuplicateRequestError(f"request_id {request_id!r} is in use; choose another", "request_id")
-            self._streams[request_id] = stream
+            self._thread.submit(requests)
+            self._streams[request_id] = stream  # from here on `abort` finds it: after it has been submitted
         return stream
 
     def _close_stream(self, request_id: str, stream: TokenStream) -> None:

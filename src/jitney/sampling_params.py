@@ -3,11 +3,14 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
+from operator import index
 
 from jitney.errors import RequestError
 
 MAX_LOGPROBS = 20
 MAX_SEED = 2**63 - 1
+
+_INTEGERS = ("n", "top_k", "max_tokens", "min_tokens", "seed", "logprobs", "prompt_logprobs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +32,7 @@ class SamplingParams:
     min_p: float = 0.0
     """Drop tokens less likely than this share of the most likely one (0 to 1)."""
     repetition_penalty: float = 1.0
-    """> 1 makes tokens of the prompt and the output less likely (Keskar et al., 2019). Must be > 0."""
+    """> 1 makes tokens of the prompt and the output less likely (Keskar et al., 2019). 0.01 to 100."""
     presence_penalty: float = 0.0
     """Subtracted once from the logit of every token already in the output (-2 to 2)."""
     frequency_penalty: float = 0.0
@@ -69,9 +72,7 @@ class SamplingParams:
         if self.top_p == 0.0:
             raise RequestError("top_p is 0, which keeps no token; use temperature=0 for greedy decoding", "top_p")
         _number("min_p", self.min_p, 0.0, 1.0)
-        _number("repetition_penalty", self.repetition_penalty, 0.0, 100.0)
-        if self.repetition_penalty == 0.0:
-            raise RequestError("repetition_penalty is 0; it must be > 0 (1 = off)", "repetition_penalty")
+        _number("repetition_penalty", self.repetition_penalty, 0.01, 100.0)
         _number("presence_penalty", self.presence_penalty, -2.0, 2.0)
         _number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
         if not isinstance(self.logit_bias, Mapping):
@@ -99,6 +100,20 @@ class SamplingParams:
         for name in ("ignore_eos", "skip_special_tokens", "include_stop_str_in_output"):
             if not isinstance(getattr(self, name), bool):
                 raise RequestError(f"{name} must be true or false, got {getattr(self, name)!r}", name)
+        self._own_values()
+
+    def _own_values(self) -> None:
+        """Plain Python values that nobody else can change: numpy's small integers overflow, callers reuse lists."""
+        for name in _INTEGERS:
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, index(value))
+        for name in ("allowed_token_ids", "bad_token_ids", "stop_token_ids"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, tuple(index(token) for token in getattr(self, name)))
+        biases = {index(token): float(bias) for token, bias in self.logit_bias.items()}
+        object.__setattr__(self, "logit_bias", biases)
+        object.__setattr__(self, "stop", self.stop if isinstance(self.stop, str) else tuple(self.stop))
 
     @property
     def stop_strings(self) -> tuple[str, ...]:

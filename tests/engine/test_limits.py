@@ -32,6 +32,7 @@ def make(prompt: Any, **params: Any) -> Any:
         [True],
         {1: 2},
         np.zeros((2, 2), int),
+        np.array(5),
     ],
 )
 def test_a_prompt_that_is_no_list_of_tokens_is_refused(prompt: Any) -> None:
@@ -111,6 +112,39 @@ def test_wrong_priority_and_salt_are_refused(priority: Any, salt: Any, field: st
     with pytest.raises(RequestError) as caught:
         make_requests("id", [1], SamplingParams(), LIMITS, engine_seed=0, priority=priority, cache_salt=salt)
     assert caught.value.field == field
+
+
+@pytest.mark.parametrize("field", ["request_id", "cache_salt"])
+@pytest.mark.parametrize("name", [5, b"a", ["a"], None, "\ud800"])
+def test_names_that_cannot_be_hashed_or_written_are_refused(field: str, name: Any) -> None:
+    names = {"request_id": "id", "cache_salt": ""} | {field: name}
+    with pytest.raises(RequestError) as caught:
+        make_requests(names["request_id"], [1], SamplingParams(), LIMITS, engine_seed=0, cache_salt=names["cache_salt"])
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"bad_token_ids": range(LIMITS.vocab_size)},
+        {"allowed_token_ids": [5, 6], "bad_token_ids": [6, 5, 4]},
+        {"allowed_token_ids": [5, 6], "stop_token_ids": [5, 6], "min_tokens": 1},
+        {"allowed_token_ids": LIMITS.eos_token_ids, "min_tokens": 1},
+        {"bad_token_ids": set(range(LIMITS.vocab_size)) - set(LIMITS.eos_token_ids), "min_tokens": 1},
+        {"stop_token_ids": range(LIMITS.vocab_size), "min_tokens": 1},
+    ],
+)
+def test_parameters_that_leave_nothing_to_sample_are_refused(params: dict[str, Any]) -> None:
+    sampling = SamplingParams(**{name: ids if name == "min_tokens" else list(ids) for name, ids in params.items()})
+    with pytest.raises(RequestError, match="forbids"):
+        make_requests("id", [1], sampling, LIMITS, engine_seed=0)
+
+
+def test_only_stop_tokens_may_be_allowed_where_no_minimum_forbids_them() -> None:
+    (request,) = make_requests(
+        "id", [1], SamplingParams(allowed_token_ids=list(LIMITS.eos_token_ids)), LIMITS, engine_seed=0
+    )
+    assert request.params.allowed_token_ids == LIMITS.eos_token_ids
 
 
 def test_a_request_that_the_cache_can_never_hold_is_refused() -> None:

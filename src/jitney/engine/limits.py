@@ -71,20 +71,15 @@ def make_requests(
         raise RequestError(f"sampling_params must be a SamplingParams, got {type(params).__name__}", "sampling_params")
     if isinstance(priority, bool) or not isinstance(priority, int) or not -(2**31) <= priority < 2**31:
         raise RequestError(f"priority must be an integer of 32 bits, got {priority!r}", "priority")
-    if not isinstance(cache_salt, str):
-        raise RequestError(f"cache_salt must be a string, got {cache_salt!r}", "cache_salt")
+    _check_name("request_id", request_id)
+    _check_name("cache_salt", cache_salt)
     prompt = _prompt_array(prompt_token_ids, limits.vocab_size)
     max_tokens = _resolve_max_tokens(len(prompt), params.max_tokens, limits.max_model_len)
     if params.min_tokens > max_tokens:
         raise RequestError(f"min_tokens={params.min_tokens} is above the {max_tokens} tokens left", "min_tokens")
     _check_token_ids(params, limits.vocab_size)
     stop = set(params.stop_token_ids) | (set() if params.ignore_eos else set(limits.eos_token_ids))
-    forbidden = set(params.bad_token_ids) | (stop if params.min_tokens else set())
-    if params.allowed_token_ids is not None and forbidden.issuperset(params.allowed_token_ids):
-        raise RequestError(
-            "each of allowed_token_ids is among bad_token_ids, or ends the request before min_tokens; allow another",
-            "allowed_token_ids",
-        )
+    _check_choice(params, stop, limits.vocab_size)
     # The prompt's logprobs are the same for every output; computing them costs the prefix cache, so the first does it.
     others = replace(params, prompt_logprobs=None)
     seed = params.seed if params.seed is not None else _derive_seed(engine_seed, request_id)
@@ -120,15 +115,25 @@ def check_fits(request: Request, limits: EngineLimits, block_size: int) -> None:
         )
 
 
+def _check_name(field: str, name: object) -> None:
+    """Names are hashed and written to files, so they must be encodable: no lone surrogates."""
+    if not isinstance(name, str):
+        raise RequestError(f"{field} must be a string, got {name!r}", field)
+    try:
+        name.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise RequestError(f"{field} is not valid Unicode: {error}; remove lone surrogates", field) from error
+
+
 def _prompt_array(prompt: object, vocab_size: int) -> Int32:
     if isinstance(prompt, str | bytes) or not isinstance(prompt, Sequence | np.ndarray):
         raise RequestError(f"prompt_token_ids must be a list of token ids, got {type(prompt).__name__}", "prompt")
-    if len(prompt) == 0:
-        raise RequestError("the prompt is empty; give at least one token", "prompt")
     try:
         array = np.asarray(prompt)
     except ValueError:
-        array = np.empty(0, dtype=object)
+        array = np.empty(1, dtype=object)
+    if array.shape == (0,):
+        raise RequestError("the prompt is empty; give at least one token", "prompt")
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise RequestError("prompt_token_ids must be a flat list of integers", "prompt")
     outside = (array < 0) | (array >= vocab_size)
@@ -168,6 +173,25 @@ def _check_token_ids(params: SamplingParams, vocab_size: int) -> None:
         for token in ids:
             if token >= vocab_size:
                 raise RequestError(f"{name}: {token} is not a token of this model (0 to {vocab_size - 1})", name)
+
+
+def _check_choice(params: SamplingParams, stop: set[int], vocab_size: int) -> None:
+    """Something must be left to sample, also before `min_tokens`, when no stop token may come."""
+    given = params.allowed_token_ids
+    forbidden = set(params.bad_token_ids)
+    if given is None and len(forbidden | stop) < vocab_size:
+        return
+    field = "bad_token_ids" if given is None else "allowed_token_ids"
+    allowed = set(range(vocab_size) if given is None else given) - forbidden
+    if not allowed:
+        what = "token of this model" if given is None else "one of allowed_token_ids"
+        raise RequestError(f"bad_token_ids forbids every {what}", field)
+    if params.min_tokens and allowed <= stop:
+        raise RequestError(
+            f"only stop tokens may be sampled, which min_tokens={params.min_tokens} forbids at first; allow another "
+            "token, or set min_tokens=0",
+            field,
+        )
 
 
 def _derive_seed(seed: int, name: str) -> int:

@@ -22,10 +22,10 @@ class TokensPrompt(TypedDict):
     prompt_token_ids: Sequence[int]
 
 
+_TEMPLATE_ARGUMENTS = {"self", "messages", "add_generation_prompt", "chat_template"}
+
 Prompt = str | TextPrompt | TokensPrompt
 Conversation = Sequence[Mapping[str, Any]]
-
-_TEMPLATE_ARGUMENTS = {"self", "messages", "add_generation_prompt"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +60,20 @@ def encode_conversation(
 
     Raises:
         RequestError: the messages are malformed or the template refuses them (`.field` is "messages"), or `variables`
-            redefine them ("chat_template_kwargs").
+            are no names for it (`.field` is "chat_template_kwargs").
     """
-    if taken := _TEMPLATE_ARGUMENTS & variables.keys():
-        names = ", ".join(sorted(taken))
-        raise RequestError(f"chat_template_kwargs must not name {names}; drop it there", "chat_template_kwargs")
+    _check_variables(variables)
     text = _needed(tokenizer).apply_chat_template(messages, add_generation_prompt, **variables)
     return EncodedPrompt(text, _needed(tokenizer).encode(text, add_special_tokens=False))
+
+
+def _check_variables(variables: object) -> None:
+    field = "chat_template_kwargs"
+    if not isinstance(variables, Mapping) or not all(isinstance(name, str) for name in variables):
+        raise RequestError(f"{field} must be a dict with names for keys, got {variables!r}", field)
+    taken = sorted(_TEMPLATE_ARGUMENTS & set(variables))
+    if taken:
+        raise RequestError(f"{field} must not name {', '.join(taken)}: the call gives them itself", field)
 
 
 def list_of_prompts(prompts: object) -> list[object]:
