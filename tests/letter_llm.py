@@ -63,7 +63,7 @@ def toy_engine(config: EngineConfig | None = None, **settings: Any) -> tuple[Eng
         num_kv_blocks=num_kv_blocks,
         eos_token_ids=(EOS,),
     )
-    runner = LetterRunner(ToyRunner(VOCAB_SIZE, num_kv_blocks, BLOCK_SIZE, config.max_num_seqs))
+    runner = LetterRunner(ToyRunner(VOCAB_SIZE, num_kv_blocks, BLOCK_SIZE, config.num_slots))
     return Engine(config, limits, SimulatedDevice(runner, linear_cost(0.01, 0.0001))), runner
 
 

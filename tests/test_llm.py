@@ -284,7 +284,7 @@ class InterruptedRunner(FailingRunner):
 @pytest.fixture
 def interrupted_llm(llm: LLM) -> LLM:
     config, device = llm.config, llm.engine.device
-    device._runner = InterruptedRunner(97, llm.engine.limits.num_kv_blocks, config.block_size, config.max_num_seqs)  # type: ignore[attr-defined]
+    device._runner = InterruptedRunner(97, llm.engine.limits.num_kv_blocks, config.block_size, config.num_slots)  # type: ignore[attr-defined]
     return llm
 
 

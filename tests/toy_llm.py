@@ -60,7 +60,7 @@ class GatedRunner(FailingRunner):
 def gated_engine(**settings: Any) -> tuple[ToyEngine, GatedRunner]:
     engine = toy_engine(**settings)
     config = engine.config
-    runner = GatedRunner(VOCAB_SIZE, engine.limits.num_kv_blocks, config.block_size, config.max_num_seqs)
+    runner = GatedRunner(VOCAB_SIZE, engine.limits.num_kv_blocks, config.block_size, config.num_slots)
     assert isinstance(engine.device, SimulatedDevice)
     engine.device._runner = engine.runner = runner
     return engine, runner

@@ -92,7 +92,7 @@ def _engine_around(model: "PagedModel", eos_token_ids: tuple[int, ...], config: 
         num_kv_blocks=_num_kv_blocks(spec, config),
         eos_token_ids=eos_token_ids,
     )
-    runner = ModelRunner(model, limits.num_kv_blocks, config.block_size, config.max_num_seqs, limits.max_model_len)
+    runner = ModelRunner(model, limits.num_kv_blocks, config.block_size, config.num_slots, limits.max_model_len)
     return Engine(config, limits, _make_device(runner, config))
 
 

@@ -107,6 +107,11 @@ class EngineConfig:
         """Steps in flight at once: 2 with asynchronous scheduling, else 1."""
         return MAX_DEPTH if self.async_scheduling else 1
 
+    @property
+    def num_slots(self) -> int:
+        """Slots of device state: with steps in flight, a request that has left its seat keeps its slot for a while."""
+        return self.max_num_seqs * self.depth
+
 
 _CHOICES = {
     "dtype": get_args(DType),

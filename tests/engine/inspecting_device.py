@@ -18,6 +18,7 @@ class InspectingDevice(SimulatedDevice):
         scheduler = self.engine.scheduler
         assert inputs.num_tokens <= config.max_num_batched_tokens, "more tokens than the budget"
         assert scheduler.num_running <= config.max_num_seqs, "more running requests than seats"
+        assert inputs.num_rows <= config.max_num_seqs, "more rows than seats"
         slots, starts, lens = np.split(inputs.data[: 3 * inputs.num_rows], 3)
         assert len(set(slots.tolist())) == len(slots), "a slot has two rows in one step"
         assert (lens >= 1).all()

@@ -191,8 +191,9 @@ def test_priority_goes_first_and_is_preempted_last() -> None:
     high = toy_request(engine.limits, "high", [1], priority=-5)
     engine.add(low, high)
     engine.run_until_idle()
-    assert high.metrics.finished_time is not None and low.metrics.first_scheduled_time is not None
-    assert high.metrics.finished_time <= low.metrics.first_scheduled_time
+    assert high.metrics.first_token_time is not None and low.metrics.first_scheduled_time is not None
+    assert high.metrics.first_scheduled_time == 0.0
+    assert high.metrics.first_token_time < low.metrics.first_scheduled_time
 
 
 def test_static_batching_computes_finished_rows_until_their_batch_ends() -> None:
@@ -277,3 +278,15 @@ def test_a_blocked_head_of_the_queue_enters_when_another_computes_its_prefix() -
     assert same.metrics.first_scheduled_time < long.metrics.finished_time
     assert same.metrics.num_cached_tokens > 0
     assert same.output_token_ids == expected_tokens(same)
+
+
+def test_a_seat_left_by_length_is_taken_in_the_very_next_step() -> None:
+    steps = {}
+    for is_async in (True, False):
+        engine = toy_engine(async_scheduling=is_async, max_num_seqs=2)
+        for index in range(8):
+            engine.add(toy_request(engine.limits, str(index), [index], max_tokens=3 + index % 2, ignore_eos=True))
+        engine.run_until_idle()
+        check_idle(engine)
+        steps[is_async] = engine.records.num_steps
+    assert steps[True] == steps[False]

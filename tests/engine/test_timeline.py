@@ -18,7 +18,7 @@ def test_the_timeline_has_a_lane_for_host_device_and_each_slot(tmp_path: Path) -
     engine.timeline.write(tmp_path / "run.json")
     events = json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))["traceEvents"]
     lanes = {event["args"]["name"] for event in events if event["ph"] == "M"}
-    assert lanes == {"host: loop", "device: steps", "slots: slot 0", "slots: slot 1"}
+    assert lanes == {"host: loop", "device: steps", "seats: seat 0", "seats: seat 1"}
     kinds = [(event["tid"], event["args"]["kind"]) for event in events if event["pid"] == 3 and event["ph"] == "X"]
     assert kinds.count((0, "prefill")) == 1 and kinds.count((0, "decode")) == 1
     assert kinds.count((0, "wasted")) >= 3, "the short one's seat is computed in vain until the batch ends"

@@ -68,7 +68,7 @@ def toy_engine(
         num_kv_blocks=num_kv_blocks,
         eos_token_ids=(EOS,),
     )
-    runner = FailingRunner(VOCAB_SIZE, num_kv_blocks, config.block_size, config.max_num_seqs)
+    runner = FailingRunner(VOCAB_SIZE, num_kv_blocks, config.block_size, config.num_slots)
     device = InspectingDevice(runner, linear_cost(0.01, 0.0001), VirtualClock(host_cost_s))
     engine = ToyEngine(config, limits, device)
     engine.runner = runner

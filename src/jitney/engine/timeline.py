@@ -1,9 +1,10 @@
 """Who sat where, and when host and device worked: Chrome trace JSON for ui.perfetto.dev or chrome://tracing.
 
-One lane for the host, one for the device, one per slot. A gap in the device lane is an idle device; in a slot's lane
+One lane for the host, one for the device, one per seat. A gap in the device lane is an idle device; in a seat's lane
 it is an empty seat, and "wasted" a seat computed for nobody.
 """
 
+import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 from jitney.engine.records import StepRecords
 from jitney.types import Request, StepPlan
 
-_HOST, _DEVICE, _SLOTS = 1, 2, 3
+_HOST, _DEVICE, _SEATS = 1, 2, 3
 
 
 class Timeline:
@@ -22,16 +23,27 @@ class Timeline:
         self._records = records
         self._first_step = records.num_steps
         self._rows: list[tuple[int, str, str, float, float]] = []
+        self._seats: dict[int, tuple[str, int]] = {}
+        """slot -> (request in it, its seat): requests that have left their seat keep their slot for a step or two."""
 
     def add_rows(self, plan: StepPlan, occupants: Sequence[Request | None], span: tuple[float, float]) -> None:
         """The rows of a collected step, before its tokens are taken in."""
+        seats = self._seat_of(plan.row_slots.tolist(), occupants)
         for row, slot in enumerate(plan.row_slots.tolist()):
             request = occupants[slot]
             if request is None or request.is_finished:
                 kind = "wasted"
             else:
                 kind = "decode" if row < plan.num_decode_rows else "prefill"
-            self._rows.append((slot, request.request_id if request else "-", kind, *span))
+            self._rows.append((seats[slot], request.request_id if request else "-", kind, *span))
+
+    def _seat_of(self, slots: list[int], occupants: Sequence[Request | None]) -> dict[int, int]:
+        """The seat of each slot of a step: a request stays where it was, a new one takes the first free seat."""
+        ids = {slot: request.request_id if (request := occupants[slot]) else "-" for slot in slots}
+        kept = {slot: held for slot, held in self._seats.items() if ids.get(slot) == held[0]}
+        free = (seat for seat in itertools.count() if seat not in {held[1] for held in kept.values()})
+        self._seats = {slot: kept.get(slot) or (name, next(free)) for slot, name in ids.items()}
+        return {slot: held[1] for slot, held in self._seats.items()}
 
     def events(self) -> list[dict[str, Any]]:
         """Chrome trace events; timestamps in microseconds from the first plan."""
@@ -41,11 +53,11 @@ class Timeline:
         for record in records:
             events += _step_events(record, origin)
         rows = [row for row in self._rows if row[3] >= origin]  # steps that the ring still has
-        for slot in sorted({row[0] for row in rows}):
-            events.append(_lane_name(_SLOTS, slot, "slots", f"slot {slot}"))
-        for slot, request_id, kind, start, end in rows:
+        for seat in sorted({row[0] for row in rows}):
+            events.append(_lane_name(_SEATS, seat, "seats", f"seat {seat}"))
+        for seat, request_id, kind, start, end in rows:
             name = request_id if kind == "decode" else f"{request_id} ({kind})"
-            events.append(_span(_SLOTS, slot, name, start, end, origin, {"kind": kind}))
+            events.append(_span(_SEATS, seat, name, start, end, origin, {"kind": kind}))
         return events
 
     def write(self, path: str | Path) -> None:

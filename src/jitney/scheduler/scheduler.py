@@ -41,7 +41,7 @@ class Scheduler:
     def __init__(self, config: EngineConfig, max_model_len: int, num_kv_blocks: int) -> None:
         self.config = config
         self.queue = WaitingQueue(by_priority=config.scheduling_policy == "priority")
-        self.slots = Slots(config.max_num_seqs, max_model_len, config.block_size)
+        self.slots = Slots(config.num_slots, max_model_len, config.block_size)
         self.seating = Seating(self.slots, num_kv_blocks, config.block_size, config.enable_prefix_caching, self.queue)
         self.num_preemptions = 0
         self._batching = make_batching(config)
@@ -78,8 +78,8 @@ class Scheduler:
 
     @property
     def num_running(self) -> int:
-        """Occupied seats, those included that only wait for their last step."""
-        return self.slots.num_occupied
+        """Occupied seats."""
+        return self.slots.num_seated
 
     @property
     def has_work(self) -> bool:
@@ -94,12 +94,15 @@ class Scheduler:
 
     def plan(self, now: float) -> StepPlan | None:
         """Decide the next step; None if there is nothing to compute (all done, or all waiting for steps in flight)."""
+        # A batch that holds its seats is closed until its last step has been collected. Counted before rows that get
+        # their last token in this step give up their seat: it is free for the next step.
+        num_running = self.slots.num_occupied if self._batching.holds_seats else self.slots.num_seated
         decode_slots = self._plan_decode()
         decode_starts = self._advance_decode(decode_slots)
         budget = self.config.max_num_batched_tokens - len(decode_slots)
         chunks: list[_Chunk] = []
         budget = self._plan_prefills(budget, chunks)
-        self._admit(budget, chunks, now)
+        self._admit(budget, chunks, num_running, now)
         if not len(decode_slots) and not chunks:
             return None
         return self._make_plan(decode_slots, decode_starts, chunks)
@@ -172,13 +175,13 @@ class Scheduler:
         self.seating.offer_blocks(slot, start // size, (start + length) // size)
         return length
 
-    def _admit(self, budget: int, chunks: list[_Chunk], now: float) -> None:
+    def _admit(self, budget: int, chunks: list[_Chunk], num_running: int, now: float) -> None:
         """Seat waiting requests while there are seats, blocks and (unless the batch closes now) budget."""
         head = self.queue.peek()
         if head is None:
             return
         arrival = head.metrics.arrival_time
-        seats = self._batching.free_seats(self.slots.num_occupied, len(self.queue), arrival, now)
+        seats = self._batching.free_seats(num_running, len(self.queue), arrival, now)
         seats = min(seats, self.slots.num_slots - self.slots.num_occupied)
         while seats > 0 and (budget > 0 or self._batching.holds_seats):
             request = self.queue.peek()

@@ -32,6 +32,8 @@ class Phase:
     """Tokens in flight are thrown away. Waits for its last step, then the slot is free."""
 
 
+_HAS_SEAT = np.zeros(Phase.LEAVING + 1, dtype=np.bool_)
+_HAS_SEAT[[Phase.PREFILL, Phase.DECODE, Phase.BURNING]] = True
 _COUNTS = np.zeros(Phase.LEAVING + 1, dtype=np.bool_)
 _COUNTS[[Phase.DECODE, Phase.LAST, Phase.PREEMPTED]] = True
 
@@ -72,6 +74,11 @@ class Slots:
     @property
     def num_occupied(self) -> int:
         return self.num_slots - len(self._free)
+
+    @property
+    def num_seated(self) -> int:
+        """Requests that may have a row in the next step; those that only wait for their last one have no seat."""
+        return int(np.count_nonzero(_HAS_SEAT[self.phase]))
 
     def where(self, *phases: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         """Slots in one of the phases, ascending."""
