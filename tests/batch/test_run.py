@@ -134,7 +134,8 @@ def test_an_answer_that_cannot_be_stored_ends_the_run_and_frees_the_engine(llm: 
 
     batch = BatchRun(llm, full, model_name="toy", window=4)
     with pytest.raises(OSError, match="the disk is full"):
-        asyncio.run(batch.run(enumerate([line(str(i)) for i in range(20)], 1)))
+        asyncio.run(batch.run(enumerate([b"{"] + [line(str(i)) for i in range(20)], 1)))
+    assert batch.counts.num_lines == batch.counts.num_failed == 0  # nothing that is not stored counts
     assert run(llm, [line("next")])[1].num_failed == 0
 
 

@@ -77,6 +77,18 @@ def test_a_reader_that_goes_away_ends_the_command_quietly() -> None:
     assert (done.returncode, done.stderr) == (141, "")
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no full disk to offer")
+@pytest.mark.parametrize(
+    ("redirection", "status", "error"),
+    [(">/dev/full", 1, "No space left on device"), (">&-", 2, "standard output is closed")],
+)
+def test_a_stdout_that_takes_nothing_is_one_line_on_stderr(redirection: str, status: int, error: str) -> None:
+    command = ["sh", "-c", f'exec "$0" -c "$1" {redirection}', sys.executable, PRINTS_A_LOT]
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert done.returncode == status
+    assert error in done.stderr and done.stderr.count("\n") == 1
+
+
 PRINTS_A_LOT = """
 import sys
 from types import SimpleNamespace

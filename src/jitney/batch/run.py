@@ -91,10 +91,12 @@ class BatchRun:
 
     async def _answer(self, number: int, line: bytes) -> None:
         try:
-            self._write(await self._answer_of(number, line))
+            answer = await self._answer_of(number, line)
+            self._write(answer)
         finally:
             self._window.release()
         self.counts.num_lines += 1
+        self.counts.num_failed += answer["error"] is not None
         self._on_line(self.counts)
 
     async def _answer_of(self, number: int, line: bytes) -> dict[str, Any]:
@@ -111,7 +113,6 @@ class BatchRun:
         except Exception as error:  # whatever it is, it costs this line only
             if not isinstance(error, RequestError):
                 logger.exception("line %d failed", number)
-            self.counts.num_failed += 1
             return failure_line(custom_id, failure_of(error, number))
         self.counts.num_prompt_tokens += len(output.prompt_token_ids)
         self.counts.num_output_tokens += sum(len(choice.token_ids) for choice in output.outputs)

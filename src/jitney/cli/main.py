@@ -33,6 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line (default: the process's own) and return its exit status."""
     try:
         args = build_parser().parse_args(argv)
+        if sys.stdout is None:  # what Python makes of `>&-`
+            raise ConfigError("standard output is closed; send it to a file, a pipe or /dev/null")
         status: int = args.run(args)
         sys.stdout.flush()  # a reader that went away must be noticed here, not in the interpreter's shutdown
         return status
@@ -45,6 +47,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _silence_stdout()
         return BROKEN_PIPE
+    except OSError as error:  # of the commands' own files and of stdout: a full disk, say
+        print(f"jitney: error: {error}", file=sys.stderr)
+        _silence_stdout()
+        return FAILED
 
 
 def build_parser() -> argparse.ArgumentParser:
