@@ -63,18 +63,18 @@ class ModelRunner:
         model: the forward pass.
         num_kv_blocks: usable KV blocks, ids 1 to num_kv_blocks; scratch block 0 comes on top.
         block_size: tokens in a block.
-        max_num_seqs: slots.
+        num_slots: rows of state kept between steps (`EngineConfig.num_slots`).
         max_model_len: longest sequence; sets the width of the block tables.
     """
 
     def __init__(
-        self, model: PagedModel, num_kv_blocks: int, block_size: int, max_num_seqs: int, max_model_len: int
+        self, model: PagedModel, num_kv_blocks: int, block_size: int, num_slots: int, max_model_len: int
     ) -> None:
         self._model = model
         self._cache = allocate_kv_cache(model.spec, num_kv_blocks + 1, block_size, model.device)
-        self._tables = BlockTables(max_num_seqs, -(-max_model_len // block_size), block_size, model.device)
-        self._state = SamplingState(max_num_seqs, model.spec.vocab_size, model.device)
-        self._last_token = torch.zeros(max_num_seqs, dtype=torch.int64, device=model.device)
+        self._tables = BlockTables(num_slots, -(-max_model_len // block_size), block_size, model.device)
+        self._state = SamplingState(num_slots, model.spec.vocab_size, model.device)
+        self._last_token = torch.zeros(num_slots, dtype=torch.int64, device=model.device)
 
     def run(self, inputs: StepInputs) -> StepOutput:
         """Run one step. Raises what the model raises; the slots' state is then that of a step half done."""

@@ -33,21 +33,21 @@ class Feature(IntFlag):
 
 
 class SamplingState:
-    """Sampling state of all slots. `features`, `top_k_on_host` and `num_logprobs` are numpy, [max_num_seqs]."""
+    """Sampling state of all slots. `features`, `top_k_on_host` and `num_logprobs` are numpy, [num_slots]."""
 
-    def __init__(self, max_num_seqs: int, vocab_size: int, device: torch.device) -> None:
+    def __init__(self, num_slots: int, vocab_size: int, device: torch.device) -> None:
         self.vocab_size = vocab_size
         self.device = device
-        self.features = np.zeros(max_num_seqs, np.int32)
-        self.top_k_on_host = np.zeros(max_num_seqs, np.int32)
-        self.num_logprobs = np.zeros(max_num_seqs, np.int32)
-        self.temperature = torch.ones(max_num_seqs, dtype=torch.float32, device=device)
-        self.log_min_p = torch.full((max_num_seqs,), -torch.inf, dtype=torch.float32, device=device)
-        self.top_k = torch.zeros(max_num_seqs, dtype=torch.int64, device=device)
+        self.features = np.zeros(num_slots, np.int32)
+        self.top_k_on_host = np.zeros(num_slots, np.int32)
+        self.num_logprobs = np.zeros(num_slots, np.int32)
+        self.temperature = torch.ones(num_slots, dtype=torch.float32, device=device)
+        self.log_min_p = torch.full((num_slots,), -torch.inf, dtype=torch.float32, device=device)
+        self.top_k = torch.zeros(num_slots, dtype=torch.int64, device=device)
         """0: off."""
-        self.top_p = torch.full((max_num_seqs,), torch.inf, dtype=torch.float64, device=device)
+        self.top_p = torch.full((num_slots,), torch.inf, dtype=torch.float64, device=device)
         """inf: off (no rounding of a sum can reach it)."""
-        self.stream_starts = torch.zeros(max_num_seqs, dtype=torch.int64, device=device)
+        self.stream_starts = torch.zeros(num_slots, dtype=torch.int64, device=device)
         self._rules: dict[int, LogitRules] = {}
         self._histories: dict[int, tuple[TokenHistory, SamplingParams]] = {}
         self._prompts: dict[int, Int32] = {}

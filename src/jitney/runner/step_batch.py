@@ -51,10 +51,10 @@ class HostSections:
 class BlockTables:
     """The block table of every slot, resident on the device."""
 
-    def __init__(self, max_num_seqs: int, max_blocks: int, block_size: int, device: torch.device) -> None:
+    def __init__(self, num_slots: int, max_blocks: int, block_size: int, device: torch.device) -> None:
         self.block_size = block_size
-        self.blocks = torch.zeros((max_num_seqs, max_blocks), dtype=torch.int32, device=device)
-        """[max_num_seqs, max_blocks]: entries past a slot's length are leftovers."""
+        self.blocks = torch.zeros((num_slots, max_blocks), dtype=torch.int32, device=device)
+        """[num_slots, max_blocks]: entries past a slot's length are leftovers."""
 
     def apply(self, updates: torch.Tensor, host_updates: Int32) -> None:
         """Write [U, 3] (slot, index, block); the last one wins where two name the same entry."""

@@ -16,13 +16,13 @@ class ToyRunner:
     Raises AssertionError in `run` when the cache does not hold what the row's positions promise.
     """
 
-    def __init__(self, vocab_size: int, num_kv_blocks: int, block_size: int, max_num_seqs: int) -> None:
+    def __init__(self, vocab_size: int, num_kv_blocks: int, block_size: int, num_slots: int) -> None:
         self._vocab_size = vocab_size
         self._block_size = block_size
         self._tokens = np.full((num_kv_blocks + 1) * block_size, -1, dtype=np.int64)
         self._positions = np.full((num_kv_blocks + 1) * block_size, -1, dtype=np.int64)
-        self._table = np.zeros((max_num_seqs, num_kv_blocks + 2), dtype=np.int64)
-        self._last_token = np.zeros(max_num_seqs, dtype=np.int64)
+        self._table = np.zeros((num_slots, num_kv_blocks + 2), dtype=np.int64)
+        self._last_token = np.zeros(num_slots, dtype=np.int64)
         self._admission: dict[int, SlotAdmission] = {}
 
     def run(self, inputs: StepInputs) -> StepOutput:

@@ -15,10 +15,10 @@ class Batching(Protocol):
     holds_seats: bool
     """Whether ended requests keep their seat, computed in vain, until the whole batch has ended."""
 
-    def free_seats(self, num_running: int, num_waiting: int, oldest_arrival: float, now: float) -> int:
-        """How many waiting requests may enter now. `oldest_arrival`: of the request at the head of the queue."""
+    def free_seats(self, num_running: int, num_waiting: int, head_arrival: float, now: float) -> int:
+        """How many waiting requests may enter now. `head_arrival`: of the next in line."""
 
-    def wake_time(self, oldest_arrival: float) -> float | None:
+    def wake_time(self, head_arrival: float) -> float | None:
         """When to ask again though nothing runs and nothing new arrives; None: no need."""
 
 
@@ -30,10 +30,10 @@ class Continuous:
     def __init__(self, num_seats: int) -> None:
         self._num_seats = num_seats
 
-    def free_seats(self, num_running: int, num_waiting: int, oldest_arrival: float, now: float) -> int:
+    def free_seats(self, num_running: int, num_waiting: int, head_arrival: float, now: float) -> int:
         return self._num_seats - num_running
 
-    def wake_time(self, oldest_arrival: float) -> float | None:
+    def wake_time(self, head_arrival: float) -> float | None:
         return None
 
 
@@ -46,13 +46,13 @@ class Static:
         self._num_seats = num_seats
         self._window_s = window_s
 
-    def free_seats(self, num_running: int, num_waiting: int, oldest_arrival: float, now: float) -> int:
-        if num_running or (num_waiting < self._num_seats and now < oldest_arrival + self._window_s):
+    def free_seats(self, num_running: int, num_waiting: int, head_arrival: float, now: float) -> int:
+        if num_running or (num_waiting < self._num_seats and now < head_arrival + self._window_s):
             return 0
         return self._num_seats
 
-    def wake_time(self, oldest_arrival: float) -> float | None:
-        return oldest_arrival + self._window_s
+    def wake_time(self, head_arrival: float) -> float | None:
+        return head_arrival + self._window_s
 
 
 def make_batching(config: EngineConfig) -> Batching:

@@ -1,6 +1,6 @@
 """One scheduling decision per forward pass: who computes which tokens. Pure: no torch, no clock, no I/O.
 
-`plan` decides step N + 1 (while step N may still run), `update` takes in the tokens of a collected step. Decode rows
+`plan` decides step N + 1 while step N may still run; collecting.py takes in the tokens of a collected step. Decode rows
 come first, then running prefills, then admissions, within `max_num_batched_tokens`. When KV blocks run out, the newest
 request makes room; the oldest never does, so the system always makes progress.
 """
