@@ -1,5 +1,9 @@
+import os
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,6 +12,8 @@ from jitney.device.base import Device, Ticket
 from jitney.device.cpu import CpuDevice
 from jitney.errors import EngineDeadError
 from jitney.types import StepInputs, StepOutput
+
+ROOT = Path(__file__).parents[2]
 
 
 def step(step_id: int) -> StepInputs:
@@ -107,3 +113,34 @@ def test_closing_twice_is_harmless_and_later_steps_are_refused(device):
     device.close()
     with pytest.raises(EngineDeadError):
         device.submit(step(1))
+
+
+FORKS = """
+import os, sys, time
+import numpy as np
+from jitney.device.cpu import CpuDevice
+from jitney.engine.engine_thread import EngineThread
+from jitney.errors import EngineDeadError
+from jitney.runner.toy import NullRunner
+from jitney.types import StepInputs
+from tests.engine.toy_engine import toy_engine
+
+device, thread = CpuDevice(NullRunner()), EngineThread(toy_engine())
+device.submit(StepInputs(0, 0, 0, 0, 0, 0, np.empty(0, np.int32), (), ())).result()
+if child := os.fork():
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+refused = 0
+for call in (lambda: device.submit(None), lambda: thread.submit([])):
+    try:
+        call()
+    except EngineDeadError:
+        refused += 1
+device.close(), thread.close()
+sys.exit(0 if refused == 2 and not thread.is_alive else 1)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_forked_process_is_told_that_its_threads_are_gone() -> None:
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", FORKS], cwd=ROOT, timeout=60)
+    assert done.returncode == 0

@@ -3,6 +3,7 @@
 The numeric kernels release Python's lock while they compute, so the host plans the next step in the meantime.
 """
 
+import os
 from concurrent.futures import Future, ThreadPoolExecutor
 from time import perf_counter, sleep
 
@@ -42,6 +43,7 @@ class CpuDevice:
 
     def __init__(self, runner: StepRunner) -> None:
         self._runner: StepRunner | None = runner
+        self._process = os.getpid()
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="jitney-device")
 
     def now(self) -> float:
@@ -57,6 +59,10 @@ class CpuDevice:
         """Queue a step. Raises EngineDeadError after `close`."""
         if self._runner is None:
             raise EngineDeadError("the device is closed; make a new engine to run more steps")
+        if os.getpid() != self._process:  # threads do not survive a fork: the step would never run
+            raise EngineDeadError(
+                "this process was forked from the one with the engine; make the engine after the fork"
+            )
         return CpuTicket(self._runner, inputs, self._executor)
 
     def close(self) -> None:

@@ -44,7 +44,7 @@ class EngineThread:
     @property
     def is_alive(self) -> bool:
         """Whether requests are accepted."""
-        return self._accepts and self._engine.death is None
+        return self._accepts and self._thread.is_alive() and self._engine.death is None
 
     def submit(self, requests: Sequence[Request]) -> None:
         """Queue requests, all or none. A refusal reaches their listeners as an end with the error.
@@ -75,9 +75,9 @@ class EngineThread:
 
     def _send(self, command: Command) -> None:
         with self._lock:
-            if not self._accepts:
+            if not self._accepts or not self._thread.is_alive():  # in a forked process the thread is gone
                 cause = self._engine.death
-                raise EngineDeadError(f"the engine has stopped: {cause or 'it was closed'}") from cause
+                raise EngineDeadError(f"the engine has stopped: {cause or 'its thread has ended'}") from cause
             self._inbox.put(command)
 
     # On the thread
