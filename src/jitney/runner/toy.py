@@ -1,17 +1,21 @@
 """Runners without a model. They obey the very same step inputs as a real one; numpy only.
 
-`ToyRunner` has a real paged KV cache, filled with the tokens themselves, and derives each new token from the whole
-context it reads back through the block table: a block reused too early, a wrong table entry, a lost token or a stale
-input changes the output. It is the oracle for the scheduler. `NullRunner` computes nothing at all.
+`ToyRunner` has a real paged KV cache: what it keeps of a token depends on the token before it, as in a model, and each
+new token on the whole context it reads back through the block table. A block reused too early, a wrong table entry, a
+lost token, a stale input, or KV built on garbage changes the output. It is the oracle for the scheduler. `NullRunner`
+computes nothing at all.
 """
 
 import numpy as np
+from numpy.typing import NDArray
 
 from jitney.types import Int32, Int64, SlotAdmission, StepInputs, StepOutput
 
+_MASK = 2**64 - 1
+
 
 class ToyRunner:
-    """Next token = hash of (all tokens of the context, seed) modulo `vocab_size`.
+    """Next token = hash of (the context's chained values, seed) modulo `vocab_size`.
 
     Raises AssertionError in `run` when the cache does not hold what the row's positions promise.
     """
@@ -19,7 +23,7 @@ class ToyRunner:
     def __init__(self, vocab_size: int, num_kv_blocks: int, block_size: int, num_slots: int) -> None:
         self._vocab_size = vocab_size
         self._block_size = block_size
-        self._tokens = np.full((num_kv_blocks + 1) * block_size, -1, dtype=np.int64)
+        self._values = np.zeros((num_kv_blocks + 1) * block_size, dtype=np.uint64)
         self._positions = np.full((num_kv_blocks + 1) * block_size, -1, dtype=np.int64)
         self._table = np.zeros((num_slots, num_kv_blocks + 2), dtype=np.int64)
         self._last_token = np.zeros(num_slots, dtype=np.int64)
@@ -36,7 +40,8 @@ class ToyRunner:
         ends = np.cumsum(lens)
         for slot, start, length, end in zip(slots, starts, lens, ends, strict=True):
             where = self._where(slot, start, start + length)
-            self._tokens[where] = tokens[end - length : end]
+            before = int(self._values[self._where(slot, start - 1, start)][0]) if start else 0
+            self._values[where] = _chain(tokens[end - length : end].tolist(), before)
             self._positions[where] = np.arange(start, start + length)
         sampled = np.array([self._next(slots[row], starts[row] + lens[row]) for row in sample_rows], dtype=np.int32)
         self._last_token[slots[sample_rows]] = sampled
@@ -52,14 +57,26 @@ class ToyRunner:
         is_scratch = where < self._block_size  # rows nobody waits for share it
         intact = (self._positions[where] == np.arange(length)) | is_scratch
         assert intact.all(), f"slot {slot}: its KV blocks hold something else"
-        return toy_next_token(self._tokens[where].astype(np.int32), self._admission[slot].seed, self._vocab_size)
+        return _pick(self._values[where], self._admission[slot].seed, self._vocab_size)
 
 
 def toy_next_token(context: Int32, seed: int, vocab_size: int) -> int:
     """The token ToyRunner puts after `context`: what a test expects, computed without any cache."""
-    weights = (np.arange(1, len(context) + 1, dtype=np.uint64) * np.uint64(2654435761)) ^ np.uint64(seed)
-    mixed = (context.astype(np.uint64) + np.uint64(1)) * weights
-    total = int(np.bitwise_xor.reduce(mixed * np.uint64(0x9E3779B97F4A7C15)))
+    return _pick(_chain(context.tolist(), 0), seed, vocab_size)
+
+
+def _chain(tokens: list[int], value: int) -> NDArray[np.uint64]:
+    """What the cache keeps of each token: a hash of it and of what is kept of the token before."""
+    values = []
+    for token in tokens:
+        value = ((value ^ (token + 1)) * 0x9E3779B97F4A7C15 + 1) & _MASK
+        values.append(value)
+    return np.array(values, dtype=np.uint64)
+
+
+def _pick(values: NDArray[np.uint64], seed: int, vocab_size: int) -> int:
+    weights = (np.arange(1, len(values) + 1, dtype=np.uint64) * np.uint64(2654435761)) ^ np.uint64(seed)
+    total = int(np.bitwise_xor.reduce(values * (weights | np.uint64(1))))
     return (total >> 17) % vocab_size
 
 
