@@ -145,3 +145,34 @@ def test_rows_that_end_by_length_are_never_overrun(traffic: list[Arrival], confi
     stops = sum(arrival.request.finish_reason is FinishReason.STOP for arrival in traffic)
     wasted = int(engine.records.since()["num_wasted_rows"].sum())
     assert wasted <= stops * (engine.config.depth - 1)
+
+
+alike = st.lists(
+    st.builds(
+        Arrival,
+        step=st.integers(0, 8),
+        prompt=st.integers(4, 14).map(lambda length: [1] * length),
+        max_tokens=st.integers(1, 6),
+        priority=st.just(0),
+        salt=st.just(""),
+        abort_after=st.none(),
+    ),
+    min_size=2,
+    max_size=8,
+)
+
+
+@given(alike, st.sampled_from([1, 2, 3]), st.sampled_from([1, 2, 4]), st.integers(0, 6))
+@settings(max_examples=400, deadline=None)
+def test_nothing_built_on_a_failed_step_is_found_by_requests_that_start_alike(
+    traffic: list[Arrival], block_size: int, chunk: int, bad_step: int
+) -> None:
+    config = {"block_size": block_size, "prefill_chunk_size": chunk, "max_num_batched_tokens": 8, "max_num_seqs": 4}
+    engine = build(config, spare=40)
+    engine.runner.failing_steps = {bad_step}
+    drive(engine, traffic)
+    check_idle(engine)
+    for arrival in traffic:
+        request = arrival.request
+        if request.finish_reason is not FinishReason.ERROR:
+            assert request.output_token_ids == expected_tokens(request)
