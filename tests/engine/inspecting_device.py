@@ -1,19 +1,32 @@
 """A simulated device that checks every step it is given against the scheduler's promises."""
 
+from collections import Counter, defaultdict
+
 import numpy as np
 
 from jitney.device.simulated import SimulatedDevice, SimulatedTicket
 from jitney.engine.loop import Engine
+from jitney.errors import EngineDeadError
 from jitney.scheduler.slots import Phase
 from jitney.types import StepInputs
 
 
 class InspectingDevice(SimulatedDevice):
-    """Set `engine` before the first step."""
+    """Set `engine` before the first step. Refuses the steps named in `refused_steps`."""
 
     engine: Engine
+    refused_steps: frozenset[int] | set[int] = frozenset()
 
     def submit(self, inputs: StepInputs) -> SimulatedTicket:
+        try:
+            self._check(inputs)
+        except AssertionError as error:  # any other error would pass for a failed step
+            raise EngineDeadError(f"step {inputs.step_id}: {error}") from error
+        if inputs.step_id in self.refused_steps:
+            raise RuntimeError("the device is full")
+        return super().submit(inputs)
+
+    def _check(self, inputs: StepInputs) -> None:
         config = self.engine.config
         scheduler = self.engine.scheduler
         assert inputs.num_tokens <= config.max_num_batched_tokens, "more tokens than the budget"
@@ -28,20 +41,22 @@ class InspectingDevice(SimulatedDevice):
             if scheduler.slots.phase[slot] != Phase.BURNING:
                 assert all(scheduler.seating.pool.ref_count(block) > 0 for block in blocks), "a token without a block"
         check_ownership(self.engine)
-        return super().submit(inputs)
 
 
 def check_ownership(engine: Engine) -> None:
-    """Every block in one place; its count is the number of tables it stands in; only offered blocks are shared."""
+    """Every block in one place; its count is the number of tables it stands in; no slot writes into a shared one."""
     seating, slots = engine.scheduler.seating, engine.scheduler.slots
     seating.pool.check()
-    holders: dict[int, int] = {}
+    num_holders: Counter[int] = Counter()
+    holders: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for slot in np.flatnonzero(slots.phase != Phase.FREE).tolist():
-        for block in slots.block_table[slot, : slots.num_blocks[slot]].tolist():
-            holders[block] = holders.get(block, 0) + 1
+        for index, block in enumerate(slots.block_table[slot, : slots.num_blocks[slot]].tolist()):
+            num_holders[block] += 1
+            if slots.phase[slot] != Phase.LEAVING:
+                holders[block].append((slot, index))
     for block in range(1, seating.pool.num_blocks + 1):
-        assert seating.pool.ref_count(block) == holders.get(block, 0), f"block {block}: wrong reference count"
-        if holders.get(block, 0) > 1:
-            assert seating.prefix_cache is not None and seating.prefix_cache.holds(block), (
-                f"block {block} has two owners"
-            )
+        assert seating.pool.ref_count(block) == num_holders[block], f"block {block}: wrong reference count"
+        if len(holders[block]) > 1:
+            for slot, index in holders[block]:
+                is_full = slots.num_computed[slot] >= (index + 1) * seating.block_size
+                assert is_full, f"block {block} has two owners, and slot {slot} is still writing into it"

@@ -290,3 +290,50 @@ def test_a_seat_left_by_length_is_taken_in_the_very_next_step() -> None:
         check_idle(engine)
         steps[is_async] = engine.records.num_steps
     assert steps[True] == steps[False]
+
+
+def test_nobody_is_preempted_for_blocks_that_a_last_step_is_about_to_give_back() -> None:
+    engine = toy_engine(num_kv_blocks=3, max_position=12)
+    ending = toy_request(engine.limits, "ending", [1] * 4, max_tokens=2, ignore_eos=True)
+    growing = toy_request(engine.limits, "growing", [2] * 3, max_tokens=6, ignore_eos=True)
+    engine.add(ending, growing)
+    engine.run_until_idle()
+    check_idle(engine)
+    assert engine.scheduler.num_preemptions == 0
+    assert growing.output_token_ids == expected_tokens(growing)
+
+
+def test_a_refused_step_takes_its_table_updates_with_it_and_no_later_step_runs_on_stale_ones() -> None:
+    for refused in range(6):
+        engine = toy_engine(block_size=1, max_num_seqs=2)
+        engine.device.refused_steps = {refused}
+        requests = [toy_request(engine.limits, str(i), [i] * 3, max_tokens=5, ignore_eos=True) for i in range(6)]
+        engine.add(*requests)
+        engine.run_until_idle()
+        check_idle(engine)
+        failed = [request for request in requests if request.finish_reason is FinishReason.ERROR]
+        assert 1 <= len(failed) <= 2
+        for request in requests:
+            if request not in failed:
+                assert request.output_token_ids == expected_tokens(request)
+
+
+def test_steps_behind_a_failed_one_write_into_no_block_but_their_own() -> None:
+    """The failed step seats a request in a used slot; the step behind it decodes there."""
+    engine = toy_engine(block_size=3, prefill_chunk_size=4, max_num_batched_tokens=8)
+    engine.runner.failing_steps = {6}
+    texts = [(4, 6), (6, 1), (4, 2), (7, 1)]
+    requests = [
+        toy_request(engine.limits, str(index), [1] * length, max_tokens=count)
+        for index, (length, count) in enumerate(texts)
+    ]
+    engine.add(*requests[:2])
+    for _ in range(6):
+        engine.step()
+    engine.add(requests[2])
+    engine.step()
+    engine.add(requests[3])
+    engine.run_until_idle()
+    check_idle(engine)
+    assert requests[2].finish_reason is FinishReason.ERROR
+    assert requests[3].output_token_ids == expected_tokens(requests[3])

@@ -78,6 +78,12 @@ def drive(engine: ToyEngine, traffic: list[Arrival]) -> None:
         assert tick < most, "the traffic does not come to an end"
 
 
+def was_injected(request: Request) -> bool:
+    """Whether the request ended by a failure that the test had planned."""
+    assert request.error is not None
+    return isinstance(request.error.__cause__, RuntimeError) or "NaN" in str(request.error)
+
+
 @given(arrivals, engines, spare_blocks)
 @settings(max_examples=300, deadline=None)
 def test_every_request_ends_once_with_the_tokens_it_would_have_alone(
@@ -113,15 +119,16 @@ def test_first_come_first_served_seats_requests_in_order_of_arrival(
     assert times == sorted(times)
 
 
-@given(arrivals, engines, spare_blocks, st.sets(st.integers(0, 25), max_size=4), st.integers(0, 4))
+@given(arrivals, engines, spare_blocks, st.sets(st.integers(0, 25), max_size=5), st.integers(0, 4))
 @settings(max_examples=200, deadline=None)
 def test_failed_steps_and_nan_rows_cost_only_the_requests_they_carried(
     traffic: list[Arrival], config: dict, spare: int, bad_steps: set[int], nan_row: int
 ) -> None:
     engine = build(config, spare)
     ordered = sorted(bad_steps)
-    engine.runner.failing_steps = set(ordered[::2])
-    engine.runner.nan_steps = dict.fromkeys(ordered[1::2], nan_row)
+    engine.runner.failing_steps = set(ordered[::3])
+    engine.runner.nan_steps = dict.fromkeys(ordered[1::3], nan_row)
+    engine.device.refused_steps = set(ordered[2::3])
     drive(engine, traffic)
     check_idle(engine)
     for arrival in traffic:
@@ -129,7 +136,7 @@ def test_failed_steps_and_nan_rows_cost_only_the_requests_they_carried(
         wanted = expected_tokens(request)
         assert len(recorder(request).ends) == 1
         if request.finish_reason is FinishReason.ERROR:
-            assert bad_steps and request.error is not None
+            assert bad_steps and was_injected(request)
             assert request.output_token_ids == wanted[: len(request.output_token_ids)]
         elif request.finish_reason is not FinishReason.ABORT:
             assert request.output_token_ids == wanted
@@ -162,17 +169,22 @@ alike = st.lists(
 )
 
 
-@given(alike, st.sampled_from([1, 2, 3]), st.sampled_from([1, 2, 4]), st.integers(0, 6))
+@given(alike, st.sampled_from([1, 2, 3]), st.sampled_from([1, 2, 4]), st.integers(0, 6), st.booleans())
 @settings(max_examples=400, deadline=None)
 def test_nothing_built_on_a_failed_step_is_found_by_requests_that_start_alike(
-    traffic: list[Arrival], block_size: int, chunk: int, bad_step: int
+    traffic: list[Arrival], block_size: int, chunk: int, bad_step: int, is_refused: bool
 ) -> None:
     config = {"block_size": block_size, "prefill_chunk_size": chunk, "max_num_batched_tokens": 8, "max_num_seqs": 4}
     engine = build(config, spare=40)
-    engine.runner.failing_steps = {bad_step}
+    if is_refused:
+        engine.device.refused_steps = {bad_step}
+    else:
+        engine.runner.failing_steps = {bad_step}
     drive(engine, traffic)
     check_idle(engine)
     for arrival in traffic:
         request = arrival.request
-        if request.finish_reason is not FinishReason.ERROR:
+        if request.finish_reason is FinishReason.ERROR:
+            assert was_injected(request)
+        else:
             assert request.output_token_ids == expected_tokens(request)

@@ -19,7 +19,7 @@ EOS = 7
 
 
 class FailingRunner(ToyRunner):
-    """Raises in the steps named in `failing_steps`, before anything is written; NaN for the steps in `nan_steps`."""
+    """Raises in the steps named in `failing_steps`, with garbage written; NaN for the steps in `nan_steps`."""
 
     def __init__(self, vocab_size: int, num_kv_blocks: int, block_size: int, max_num_seqs: int) -> None:
         super().__init__(vocab_size, num_kv_blocks, block_size, max_num_seqs)
@@ -29,6 +29,7 @@ class FailingRunner(ToyRunner):
 
     def run(self, inputs: StepInputs) -> StepOutput:
         if inputs.step_id in self.failing_steps:
+            self.spoil(inputs)
             raise RuntimeError("the device caught fire")
         output = super().run(inputs)
         if inputs.step_id in self.nan_steps and len(output.is_valid):
@@ -51,8 +52,9 @@ class Recorder:
 
 
 class ToyEngine(Engine):
-    """An engine whose device inspects every step, with the runner at hand."""
+    """An engine whose device inspects every step, with device and runner at hand."""
 
+    device: InspectingDevice
     runner: FailingRunner
 
 

@@ -27,7 +27,12 @@ class StepRunner(Protocol):
     """What a device runs: the model, the sampler and their memory behind one call (see runner/)."""
 
     def run(self, inputs: StepInputs) -> StepOutput:
-        """Compute one step. Called in order of submission, never twice at once; after one that raises, go on."""
+        """Compute one step. Called in order of submission, never twice at once; after one that raises, go on.
+
+        The block tables are updated before anything that can fail: steps submitted behind a failed one run all the
+        same, and a stale table would make their rows write into blocks that are others' by now. If the update itself
+        is impossible, raise EngineDeadError.
+        """
 
 
 class Device(Protocol):

@@ -118,7 +118,7 @@ class Engine:
         """
         self.check_alive()
         try:
-            planned = self._launch()
+            planned = not self._was_refused and self._launch()
             if self._in_flight and (not planned or len(self._in_flight) >= self.config.depth):
                 self._collect()
                 return True
@@ -143,6 +143,11 @@ class Engine:
         """Step until every request has ended."""
         while self.has_work:
             self.step_or_wait()
+
+    @property
+    def _was_refused(self) -> bool:
+        """The device refused the newest step: its table updates are lost, so its rows must end before more steps."""
+        return bool(self._in_flight) and isinstance(self._in_flight[-1].ticket, Exception)
 
     def _launch(self) -> bool:
         now = self.device.now

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from jitney.errors import EngineDeadError
 from jitney.models.base import PagedModel
 from jitney.runner.kv_cache import allocate_kv_cache
 from jitney.runner.logprobs import LogprobTensors, logprobs_of
@@ -77,15 +78,25 @@ class ModelRunner:
         self._last_token = torch.zeros(num_slots, dtype=torch.int64, device=model.device)
 
     def run(self, inputs: StepInputs) -> StepOutput:
-        """Run one step. Raises what the model raises; the slots' state is then that of a step half done."""
-        data = torch.from_numpy(inputs.data).to(self._model.device)
+        """Run one step. Raises what the model raises; the slots' state is then that of a step half done.
+
+        Raises:
+            EngineDeadError: the block tables could not be updated, so that no later step can be trusted.
+        """
+        try:
+            data = torch.from_numpy(inputs.data).to(self._model.device)
+        except Exception as error:
+            raise EngineDeadError(f"a step's inputs did not reach the device: {error}") from error
         return self.execute(data, inputs).to_host()
 
     @torch.inference_mode()
     def execute(self, data: torch.Tensor, inputs: StepInputs) -> StepResult:
         """Run one step whose `inputs.data` is on the device already, as `data` ([N] int32)."""
         sections, host = DeviceSections.cut(data, inputs), HostSections.cut(inputs)
-        self._tables.apply(sections.table_updates, host.table_updates)
+        try:
+            self._tables.apply(sections.table_updates, host.table_updates)
+        except Exception as error:
+            raise EngineDeadError(f"the block tables could not be updated: {error}") from error
         for admission in inputs.admissions:
             self._state.admit(admission)
         token_ids = build_token_ids(sections, inputs.num_decode_rows, self._last_token)

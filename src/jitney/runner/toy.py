@@ -30,12 +30,8 @@ class ToyRunner:
         self._admission: dict[int, SlotAdmission] = {}
 
     def run(self, inputs: StepInputs) -> StepOutput:
-        sizes = np.cumsum(inputs.section_sizes())
-        slots, starts, lens, sample_rows, prompt, updates, _ = np.split(inputs.data, sizes)
-        for slot, index, block in updates.reshape(-1, 3):
-            self._table[slot, index] = block
-        for admission in inputs.admissions:
-            self._admission[admission.slot] = admission
+        slots, starts, lens, sample_rows, prompt, updates, _ = np.split(inputs.data, np.cumsum(inputs.section_sizes()))
+        self._update_slots(updates, inputs.admissions)
         tokens = np.concatenate([self._last_token[slots[: inputs.num_decode_rows]], prompt])
         ends = np.cumsum(lens)
         for slot, start, length, end in zip(slots, starts, lens, ends, strict=True):
@@ -46,6 +42,21 @@ class ToyRunner:
         sampled = np.array([self._next(slots[row], starts[row] + lens[row]) for row in sample_rows], dtype=np.int32)
         self._last_token[slots[sample_rows]] = sampled
         return StepOutput(sampled, np.ones(len(sampled), dtype=np.bool_))
+
+    def spoil(self, inputs: StepInputs) -> None:
+        """What a step that fails half-way leaves behind: the slots' state is that of after it, its KV is garbage."""
+        slots, starts, lens, _, _, updates, _ = np.split(inputs.data, np.cumsum(inputs.section_sizes()))
+        self._update_slots(updates, inputs.admissions)
+        for slot, start, length in zip(slots, starts, lens, strict=True):
+            where = self._where(slot, start, start + length)
+            self._values[where] = 0
+            self._positions[where] = np.arange(start, start + length)
+
+    def _update_slots(self, updates: Int32, admissions: tuple[SlotAdmission, ...]) -> None:
+        for slot, index, block in updates.reshape(-1, 3):
+            self._table[slot, index] = block
+        for admission in admissions:
+            self._admission[admission.slot] = admission
 
     def _where(self, slot: int, start: int, end: int) -> Int64:
         position = np.arange(start, end)

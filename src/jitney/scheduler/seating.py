@@ -51,7 +51,7 @@ class Seating:
     @property
     def has_pending(self) -> bool:
         """Blocks will come back when the steps in flight have been collected."""
-        return bool(self._pending)
+        return bool(self._pending) or bool((self.slots.phase == Phase.LAST).any())
 
     def blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
