@@ -39,6 +39,7 @@ engines = st.fixed_dictionaries(
         "batching_policy": st.sampled_from(["continuous", "continuous", "static", "dynamic", "sequential"]),
         "scheduling_policy": st.sampled_from(["fcfs", "priority"]),
         "async_scheduling": st.booleans(),
+        "max_steps_in_flight": st.sampled_from([2, 3]),
         "enable_prefix_caching": st.booleans(),
         "block_size": st.sampled_from([1, 3, 4, 16]),
         "max_num_seqs": st.integers(1, 5),
