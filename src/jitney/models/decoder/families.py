@@ -92,7 +92,7 @@ def _common(config: PreTrainedConfig, activation: str, layers: tuple[DecoderLaye
 
 
 def _head_dim(config: PreTrainedConfig) -> int:
-    return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
 
 
 def _rope(config: PreTrainedConfig, layer_type: str | None = None) -> Rope:
@@ -117,7 +117,7 @@ def _full_layers(config: PreTrainedConfig) -> tuple[DecoderLayerConfig, ...]:
     """For classes that know no windows; a config that names some anyway is not theirs."""
     if getattr(config, "layer_types", None) or getattr(config, "sliding_window", None):
         raise _Unknown
-    return (DecoderLayerConfig(_rope(config)),) * config.num_hidden_layers
+    return tuple([DecoderLayerConfig(_rope(config))] * config.num_hidden_layers)
 
 
 def _typed_layers(config: PreTrainedConfig) -> tuple[DecoderLayerConfig, ...]:
@@ -138,7 +138,7 @@ def _mistral(config: PreTrainedConfig) -> DecoderConfig:
     window = config.sliding_window
     if getattr(config, "layer_types", None) or not (window is None or (isinstance(window, int) and window > 0)):
         raise _Unknown
-    layers = (DecoderLayerConfig(_rope(config), window),) * config.num_hidden_layers
+    layers = tuple([DecoderLayerConfig(_rope(config), window)] * config.num_hidden_layers)
     return DecoderConfig(**_common(config, config.hidden_act, layers))
 
 

@@ -76,7 +76,7 @@ class FusedDecoder:
         for index, (layer, next_norm) in enumerate(zip(layers, next_norms, strict=True)):
             hidden = self._attend(index, hidden, batch, cache, step)
             if index == len(layers) - 1:  # from here on only the tokens whose logits are wanted matter
-                hidden, residual = hidden[logits_index], residual[logits_index]
+                hidden, residual = hidden.index_select(0, logits_index), residual.index_select(0, logits_index)
             hidden, residual = self._add_and_norm(hidden, residual, layer.post_attention_norm, layer.mlp_norm)
             hidden = self._mlp(layer, hidden)
             hidden, residual = self._add_and_norm(hidden, residual, layer.post_mlp_norm, next_norm)
@@ -87,8 +87,8 @@ class FusedDecoder:
     ) -> torch.Tensor:
         config, layer = self._config, self._weights.layers[index]
         key_cache, value_cache = cache.keys[index], cache.values[index]
-        qkv = F.linear(hidden, layer.qkv, layer.qkv_bias).unflatten(-1, (-1, config.head_dim))
-        query, key, value = qkv.split((config.num_heads, config.num_kv_heads, config.num_kv_heads), dim=1)
+        qkv = F.linear(hidden, layer.qkv, layer.qkv_bias).view(len(hidden), -1, config.head_dim)
+        query, key, value = qkv.split_with_sizes((config.num_heads, config.num_kv_heads, config.num_kv_heads), dim=1)
         if layer.q_norm is not None and layer.k_norm is not None:
             query, key = self._norm(query, layer.q_norm), self._norm(key, layer.k_norm)
         cos, sin = self._rotations[index]

@@ -160,13 +160,13 @@ def _layer_destinations(config: DecoderConfig, layer: LayerWeights) -> dict[str,
     if config.has_post_norms:
         targets["post_attention_layernorm.weight"] = layer.post_attention_norm
         targets["post_feedforward_layernorm.weight"] = layer.post_mlp_norm
-    q, kv, inner = config.query_size, config.kv_size, config.intermediate_size
+    q, kv = config.query_size, config.kv_size
     for kind, qkv, gate_up in (("weight", layer.qkv, layer.gate_up), ("bias", layer.qkv_bias, layer.gate_up_bias)):
         if qkv is not None:
-            parts = qkv.split((q, kv, kv))
+            parts = qkv.split_with_sizes((q, kv, kv))
             targets |= {f"self_attn.{name}_proj.{kind}": part for name, part in zip("qkv", parts, strict=True)}
         if gate_up is not None:
-            gate, up = gate_up.split(inner)
+            gate, up = gate_up.chunk(2)
             targets |= {f"mlp.gate_proj.{kind}": gate, f"mlp.up_proj.{kind}": up}
     return targets
 
