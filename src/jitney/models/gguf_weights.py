@@ -69,12 +69,15 @@ class GGUFTensors:
 
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         """Every tensor's shape under its transformers name. Raises ModelLoadError for a name that is not known."""
-        named = [(name, tensor) for name, tensor in self._file.tensors.items() if name not in _ROPE_TENSORS]
-        return {_hf_name(self._file, name): tensor.shape for name, tensor in named}
+        return {_hf_name(self._file, name): self._file.tensors[name].shape for name in self._names()}
 
     def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         """The tensors under their transformers names, with llama.cpp's changes undone."""
-        return _state(self._file, self._config)
+        for name in self._names():
+            yield _hf_name(self._file, name), _restored(self._file, self._config, name)
+
+    def _names(self) -> list[str]:
+        return [name for name in self._file.tensors if name not in _ROPE_TENSORS]
 
 
 def gguf_decoder(file: GGUFFile) -> tuple[DecoderConfig, GGUFTensors] | None:
@@ -153,20 +156,18 @@ def _check_shapes(source: GGUFTensors, model_class: type[PreTrainedModel], confi
         )
 
 
-def _state(file: GGUFFile, config: PreTrainedConfig) -> Iterator[tuple[str, torch.Tensor]]:
-    for name, tensor in file.tensors.items():
-        if name in _ROPE_TENSORS:
-            continue
-        values = tensor.dequantize()
-        if file.architecture == "llama" and ".attn_q." in name:
-            values = _restore_rope_order(values, config.num_attention_heads)
-        elif file.architecture == "llama" and ".attn_k." in name:
-            values = _restore_rope_order(values, config.num_key_value_heads)
-        elif file.architecture in ("gemma2", "gemma3") and name.endswith("norm.weight"):
-            values = values - 1
-        # Tensors stored as float32 are still views of the mapped file, which must not be written to.
-        owned = values if values.flags.writeable else values.copy()
-        yield _hf_name(file, name), torch.from_numpy(np.ascontiguousarray(owned))
+def _restored(file: GGUFFile, config: PreTrainedConfig, name: str) -> torch.Tensor:
+    """One tensor as transformers has it, float32."""
+    values = file.tensors[name].dequantize()
+    if file.architecture == "llama" and ".attn_q." in name:
+        values = _restore_rope_order(values, config.num_attention_heads)
+    elif file.architecture == "llama" and ".attn_k." in name:
+        values = _restore_rope_order(values, config.num_key_value_heads)
+    elif file.architecture in ("gemma2", "gemma3") and name.endswith("norm.weight"):
+        values = values - 1
+    # Tensors stored as float32 are still views of the mapped file, which must not be written to.
+    owned = values if values.flags.writeable else values.copy()
+    return torch.from_numpy(np.ascontiguousarray(owned))
 
 
 def _hf_name(file: GGUFFile, name: str) -> str:

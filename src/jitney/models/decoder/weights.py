@@ -124,6 +124,7 @@ def load_weights(
     for name, tensor in source.tensors():
         if name in targets:
             targets[name].copy_(tensor)
+        del tensor  # before the next one is read
     return weights
 
 
