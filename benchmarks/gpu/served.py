@@ -1,0 +1,90 @@
+"""Random models made on the device, and engines around them. The only file here that knows how an engine is built."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from time import monotonic
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
+
+from gpu.scale import Scale
+from jitney.build import build_engine
+from jitney.config import EngineConfig
+from jitney.engine.loop import Engine
+
+
+def random_model(shape: dict[str, Any], dtype: str, device: str) -> PreTrainedModel:
+    """A Llama of the shape with random weights, made where it stays; the same weights at every call on one device."""
+    torch.manual_seed(0)
+    config = LlamaConfig(**shape, bos_token_id=1, eos_token_id=2, pad_token_id=0)
+    with torch.device(device):
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype))
+    return model.eval()
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A model on a device, and an engine's worth of memory, graphs and buffers."""
+
+    built: Engine
+
+    @classmethod
+    def build(cls, model: PreTrainedModel, **settings: Any) -> "Served":
+        return cls(build_engine(model, None, EngineConfig(**settings))[0])
+
+    def engine(self, **settings: Any) -> Engine:
+        """An idle engine with other settings on the same device: weights, KV memory and graphs are those built once.
+
+        Only one such engine may have work at a time, for their block pools know nothing of each other. Seats, depth
+        and tokens in a step may be lower than those the device was built with, not higher.
+        """
+        return Engine(replace(self.built.config, **settings), self.built.limits, self.built.device)
+
+    def close(self) -> None:
+        self.built.close()
+
+
+class Bench:
+    """What parts share: the scale, the device's name, and the timed model, built when it is first needed."""
+
+    def __init__(self, scale: Scale, device: str) -> None:
+        self.scale = scale
+        self.device = device
+        self.build_s = 0.0
+
+    @cached_property
+    def model(self) -> PreTrainedModel:
+        """The timed model as transformers knows it."""
+        return random_model(self.scale.shape, self.scale.dtype, self.device)
+
+    @cached_property
+    def served(self) -> Served:
+        scale, start = self.scale, monotonic()
+        served = Served.build(
+            self.model,
+            device=self.device,
+            max_model_len=scale.max_model_len,
+            max_num_seqs=scale.num_seats,
+            max_num_batched_tokens=scale.max_num_batched_tokens,
+            block_size=scale.block_size,
+            num_kv_blocks=scale.num_kv_blocks,
+        )
+        self.build_s = monotonic() - start
+        return served
+
+
+def floor_bytes(model: PreTrainedModel) -> tuple[int, int]:
+    """(bytes of weights that a decode step must read, bytes of K and V for each token of context).
+
+    Of the embedding a step reads only its tokens' rows; it counts where it is the output layer too.
+    """
+    config: Any = model.config
+    weights = {id(parameter): parameter for parameter in model.parameters()}
+    embedding, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
+    if embedding is not head:
+        weights.pop(id(embedding))
+    size = model.dtype.itemsize
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    kv = 2 * config.num_hidden_layers * config.num_key_value_heads * head_dim * size
+    return sum(parameter.numel() for parameter in weights.values()) * size, kv
