@@ -67,7 +67,8 @@ class Scale:
     """Context lengths at which decode steps are measured."""
     steps_per_point: int
     peer_steps: int
-    peer_points: int
+    peer_contexts: tuple[int, ...]
+    """Prompt lengths at which transformers is measured."""
     traffic_counts: tuple[int, ...]
     traffic_rate: float
     prompt_lengths: tuple[float, int, int]
@@ -107,7 +108,7 @@ FULL = Scale(
     num_points=6,
     steps_per_point=200,
     peer_steps=64,
-    peer_points=3,
+    peer_contexts=(256, 1024, 4096),
     traffic_counts=(128, 256),
     traffic_rate=500.0,
     prompt_lengths=(192, 16, 1536),
@@ -134,7 +135,7 @@ TINY = Scale(
     num_points=3,
     steps_per_point=8,
     peer_steps=8,
-    peer_points=2,
+    peer_contexts=(16, 24),
     traffic_counts=(5, 6),
     traffic_rate=1000.0,
     prompt_lengths=(8, 4, 24),

@@ -5,13 +5,16 @@ from functools import cached_property
 from time import monotonic
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
 from gpu.scale import Scale
 from jitney.build import build_engine
 from jitney.config import EngineConfig
+from jitney.engine.limits import make_requests
 from jitney.engine.loop import Engine
+from jitney.sampling_params import SamplingParams
 
 
 def random_model(shape: dict[str, Any], dtype: str, device: str) -> PreTrainedModel:
@@ -46,7 +49,7 @@ class Served:
 
 
 class Bench:
-    """What parts share: the scale, the device's name, and the timed model, built when it is first needed."""
+    """What parts share: the scale, the device's name, and the timed model, built and warmed up when first needed."""
 
     def __init__(self, scale: Scale, device: str) -> None:
         self.scale = scale
@@ -70,8 +73,19 @@ class Bench:
             block_size=scale.block_size,
             num_kv_blocks=scale.num_kv_blocks,
         )
+        _warm_up(served.engine(), scale)
         self.build_s = monotonic() - start
         return served
+
+
+def _warm_up(engine: Engine, scale: Scale) -> None:
+    """A full prefill step and a few decode steps, so that nothing is compiled or set up while it is timed."""
+    params = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
+    random = np.random.default_rng(1)
+    for index in range(scale.num_requests):
+        prompt = random.integers(3, engine.limits.vocab_size, scale.prompt_len, dtype=np.int32)
+        engine.add(*make_requests(f"warm-up {index}", prompt, params, engine.limits, engine_seed=0))
+    engine.run_until_idle()
 
 
 def floor_bytes(model: PreTrainedModel) -> tuple[int, int]:
