@@ -1,9 +1,9 @@
 """Everything about a GPU in one run of about six minutes: is it right, how fast is it, and beside whom.
 
-Parts, the most valuable first: `limits` (copy bandwidth, matrix rate), `headline` (32 x 8,192 tokens on an 8B shape, sync
-and async), `numerics` (kernels and a small model against references), `peers` (transformers' continuous batching on the
-same shape), `traffic` (mixed lengths, five ways to batch), `prefill`. Nothing is downloaded: weights are random. Each
-part has its share of the time; one that fails or hangs is recorded and the next one runs.
+Parts, the most valuable first: `limits` (copy bandwidth, matrix rate), `headline` (32 x 8,192 tokens on an 8B shape,
+sync and async), `numerics` (kernels and a small model against references), `peers` (transformers' continuous batching
+on the same shape), `traffic` (mixed lengths, five ways to batch), `prefill`. Nothing is downloaded: weights are random.
+Each part has its share of the time; one that fails or hangs is recorded and the next one runs.
 """
 
 import argparse

@@ -1,9 +1,9 @@
 """The headline workload: 32 requests, 256 random prompt tokens, 8,192 new tokens, an 8B model; sync and async.
 
 The whole run takes minutes, so decode steps are measured at evenly spaced context lengths, and the run's time is the
-first prefill plus the integral of the time of a step over the context. Each point's prompts begin with the one before's,
-so that the prefix cache spares most of their prefill. Hugging Face published 300.6 s (synchronous) and 234.5 s
-(asynchronous) for such a workload on a GPU that it does not name.
+first prefill plus the integral of the time of a step over the context. Each point's prompts begin with those of
+the one before, so that the prefix cache spares most of their prefill. Hugging Face published 300.6 s (synchronous) and
+234.5 s (asynchronous) for such a workload on a GPU that it does not name.
 """
 
 import time

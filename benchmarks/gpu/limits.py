@@ -4,6 +4,7 @@ import shutil
 import statistics
 import subprocess
 from collections.abc import Callable
+from itertools import pairwise
 from time import perf_counter
 from typing import Any
 
@@ -16,13 +17,9 @@ from gpu.served import Bench
 def measure(bench: Bench, part: Part) -> None:
     scale, device = bench.scale, torch.device(bench.device)
     part.result.document["device"] = describe(device)
-    source = torch.randint(0, 256, (scale.copy_bytes,), dtype=torch.uint8, device=device)
-    target = torch.empty_like(source)
-    copy_s = statistics.median(timed(lambda: target.copy_(source), scale.repeats, device))
-    del source, target
     size = scale.matmul_size
-    left, right = (torch.randn(size, size, device=device).to(getattr(torch, scale.dtype)) for _ in range(2))
-    product_s = statistics.median(timed(lambda: left @ right, scale.repeats, device))
+    copy_s = _copy_s(scale.copy_bytes, scale.repeats, device)
+    product_s = _product_s(size, getattr(torch, scale.dtype), scale.repeats, device)
     part.result.document["limits"] = {
         "copy_bytes_per_s": 2 * scale.copy_bytes / copy_s,
         "matmul_flop_per_s": 2 * size**3 / product_s,
@@ -33,6 +30,17 @@ def measure(bench: Bench, part: Part) -> None:
             f"{scale.dtype} product TFLOP/s": round(2 * size**3 / product_s / 1e12, 2),
         }
     )
+
+
+def _copy_s(num_bytes: int, repeats: int, device: torch.device) -> float:
+    source = torch.randint(0, 256, (num_bytes,), dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    return statistics.median(timed(lambda: target.copy_(source), repeats, device))
+
+
+def _product_s(size: int, dtype: torch.dtype, repeats: int, device: torch.device) -> float:
+    left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+    return statistics.median(timed(lambda: left @ right, repeats, device))
 
 
 def limit(part: Part, name: str) -> float | None:
@@ -52,13 +60,14 @@ def timed(run: Callable[[], object], repeats: int, device: torch.device) -> list
             run()
             times.append(perf_counter() - start)
         return times
-    marks = [torch.cuda.Event(enable_timing=True) for _ in range(repeats + 1)]
+    make_event: Any = torch.cuda.Event  # its signature has no types
+    marks = [make_event(enable_timing=True) for _ in range(repeats + 1)]
     marks[0].record()
     for mark in marks[1:]:
         run()
         mark.record()
     torch.cuda.synchronize()
-    return [before.elapsed_time(after) / 1e3 for before, after in zip(marks, marks[1:], strict=False)]
+    return [before.elapsed_time(after) / 1e3 for before, after in pairwise(marks)]
 
 
 def describe(device: torch.device) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """transformers' continuous batching on the same shape in the same run: decode steps of the same prompts, beside ours.
 
 Its asynchronous loop first, as its authors measured it, then its synchronous one. It chooses its attention itself: with
-a flash attention package it has a decode path of its own, without one it falls back to SDPA over a mask; the rows say
+a flash attention package it has a decode path of its own, without one it falls back to SDPA over a mask: `how` says
 which one ran. Settings that the installed version does not know are left out.
 """
 
@@ -30,41 +30,41 @@ def measure(bench: Bench, part: Part) -> None:
     random = np.random.default_rng(0)
     shape = (scale.num_requests, max(scale.peer_contexts))
     prompts = random.integers(3, scale.shape["vocab_size"], shape, dtype=np.int32)
-    ratios = []
     for index, context in enumerate(scale.peer_contexts):
         if part.left_s <= 0:
             part.note(f"no time for contexts from {context} on")
             break
-        theirs = [_peer(bench, part, prompts[:, :context], way) for way in (("async", "sync"), ("async",))[index > 0]]
-        ours = _ours(bench, part, prompts[:, :context])
-        for way, seconds in zip(("async", "sync"), theirs, strict=False):
-            if seconds is not None and ours is not None:
-                ratios.append({"context": context, "transformers": way, "times Jitney's step": round(seconds / ours, 2)})
-    for ratio in ratios:
-        part.total(**ratio)
-    if not ratios:
+        own = prompts[:, :context]
+        theirs = {way: _peer(bench, part, own, way) for way in (("async", "sync") if index == 0 else ("async",))}
+        ours = _ours(bench, part, own)
+        for way, found in theirs.items():
+            if found is not None and ours is not None:
+                ratio = round(found[0] / ours, 2)
+                part.total(context=context, transformers=way, **{"times Jitney's step": ratio}, how=found[1])
+    if not part.result.part(part.name)["totals"]:
         part.failure = "nothing could be compared; the notes say why"
 
 
-def _peer(bench: Bench, part: Part, prompts: Prompts, way: str) -> float | None:
-    """Mean seconds of a decode step of transformers, or None with the reason in a note."""
+def _peer(bench: Bench, part: Part, prompts: Prompts, way: str) -> tuple[float, str] | None:
+    """Mean seconds of a decode step of transformers and how it ran, or None with the reason in a note."""
     name = f"transformers, {way}"
     try:
-        seconds, remark = peer_steps(bench, prompts, way == "async", part.left_s)
+        seconds, how = peer_steps(bench, prompts, way == "async", part.left_s)
     except Exception as error:  # whatever keeps it from running here is part of the answer
         part.note(f"{name} at {prompts.shape[1]}: {type(error).__name__}: {error}")
         return None
-    return _keep(part, name, prompts, seconds, remark)
+    mean = _keep(part, name, prompts, seconds)
+    return None if mean is None else (mean, how)
 
 
 def _ours(bench: Bench, part: Part, prompts: Prompts) -> float | None:
     num_requests, context = prompts.shape
     engine = bench.served.engine(max_num_seqs=num_requests, async_scheduling=True, max_steps_in_flight=2)
     point = run_point(engine, prompts, bench.scale.peer_steps, f"jitney at {context}", part.ends_at)
-    return _keep(part, "jitney, async", prompts, np.empty(0) if point is None else point.step_s, "")
+    return _keep(part, "jitney, async", prompts, np.empty(0) if point is None else point.step_s)
 
 
-def _keep(part: Part, name: str, prompts: Prompts, seconds: Floats, remark: str) -> float | None:
+def _keep(part: Part, name: str, prompts: Prompts, seconds: Floats) -> float | None:
     num_requests, context = prompts.shape
     if len(seconds) == 0:
         part.note(f"{name} at {context}: no decode step within the time")
@@ -79,7 +79,6 @@ def _keep(part: Part, name: str, prompts: Prompts, seconds: Floats, remark: str)
             "p50 ms": round(float(p50) * 1e3, 4),
             "p99 ms": round(float(p99) * 1e3, 4),
             "tokens/s": round(num_requests / mean, 1),
-            "remark": remark,
         }
     )
     return mean
@@ -106,9 +105,9 @@ def peer_steps(bench: Bench, prompts: Prompts, is_async: bool, at_most_s: float)
     with model.continuous_batching_context_manager(
         **_accepted(model.continuous_batching_context_manager, options)
     ) as manager:
-        remark = _how(manager, model)
+        how = _how(manager, model)
         stamps = _collect(manager, prompts, scale.peer_steps, time.monotonic() + at_most_s)
-    return decode_seconds(stamps), remark
+    return decode_seconds(stamps), how
 
 
 def _accepted(function: Callable[..., object], options: dict[str, Any]) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Prefill: prompt tokens per second, and how much of the device's matrix rate that is, for several chunk sizes.
 
 One long prompt at a time, cut into chunks as chunked prefill does it, so that each chunk but the first also attends to
-those before it. Operations are counted from the shape: two for each weight of a matrix and token, and the causal half of
-attention; the output layer counts for the one token that is sampled.
+those before it. Operations are counted from the shape: two for each weight of a matrix and token, and the causal half
+of attention; the output layer counts for the one token that is sampled.
 """
 
 import statistics

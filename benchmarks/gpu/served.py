@@ -23,7 +23,8 @@ def random_model(shape: dict[str, Any], dtype: str, device: str) -> PreTrainedMo
     config = LlamaConfig(**shape, bos_token_id=1, eos_token_id=2, pad_token_id=0)
     with torch.device(device):
         model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype))
-    return model.eval()
+    model.eval()
+    return model
 
 
 @dataclass(frozen=True, slots=True)
