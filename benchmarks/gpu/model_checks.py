@@ -11,15 +11,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from transformers import PreTrainedModel
 
 from gpu import reference
 from gpu.checks import Checks
 from gpu.ragged import ragged_batch, random_tables
 from gpu.scale import Scale
-from gpu.served import Served, random_model
+from gpu.served import Served, fused_model, random_model
 from jitney.engine.limits import make_requests
 from jitney.engine.loop import Engine
-from jitney.models.load import load_model
+from jitney.models.base import PagedModel
+from jitney.models.transformers_model import TransformersModel
 from jitney.runner.kv_cache import allocate_kv_cache
 from jitney.sampling_params import SamplingParams
 
@@ -37,33 +39,44 @@ Tokens = list[list[int]]
 def check_model(checks: Checks, scale: Scale, device: str) -> None:
     """Tokens in float32, then logits in float32 and bfloat16, tokens in bfloat16 last (shown, not judged)."""
     model = random_model(scale.small_shape, "float32", device)
+    half = random_model(scale.small_shape, "bfloat16", device)
     _check_tokens(checks, scale, model, device)
     _check_logits(checks, scale, model, device, 1e-3)
-    half = random_model(scale.small_shape, "bfloat16", device)
     _check_logits(checks, scale, half, device, None)
     if device == "cuda":
         _show_agreement(checks, scale, half, device)
 
 
-def _check_tokens(checks: Checks, scale: Scale, model: Any, device: str) -> None:
-    cpu = _serve(scale, copy.deepcopy(model).to("cpu"), "cpu", enforce_eager=True)
+def _paths(model: PreTrainedModel) -> dict[str, PagedModel]:
+    """The ways to run it, the fused decoder first."""
+    fused = fused_model(model)
+    paths: dict[str, PagedModel] = {} if fused is None else {"fused": fused}
+    return paths | {"transformers": TransformersModel(model)}
+
+
+def _check_tokens(checks: Checks, scale: Scale, model: PreTrainedModel, device: str) -> None:
+    cpu = _serve(scale, TransformersModel(_on_cpu(model)), "cpu", enforce_eager=True)
     expected = generate(cpu.engine(**MODES["sync"]), scale)
     cpu.close()
-    first: tuple[Tokens, Tokens] | None = None
-    for path, eager in (("graphs", False), ("eager", True)):
-        served = _serve(scale, model, device, enforce_eager=eager)
-        for mode, settings in MODES.items():
-            greedy, sampled = generate(served.engine(**settings), scale)
-            case = f"float32, {path}, {mode}"
-            checks.equal(f"greedy tokens, {device} and CPU", case, greedy, expected[0], _first(greedy, expected[0]))
-            if first is None:
-                first = greedy, sampled
-            else:
-                checks.equal("sampled tokens, all modes", case, sampled, first[1], _first(sampled, first[1]))
-        served.close()
+    for path, paged in _paths(model).items():
+        first: Tokens | None = None
+        for graphs, eager in (("graphs", False), ("eager", True)):
+            served = _serve(scale, paged, device, enforce_eager=eager)
+            for mode, settings in MODES.items():
+                greedy, sampled = generate(served.engine(**settings), scale)
+                case = f"float32, {path}, {graphs}, {mode}"
+                checks.equal(f"greedy tokens, {device} and CPU", case, greedy, expected[0], _first(greedy, expected[0]))
+                first = first or sampled
+                checks.equal("sampled tokens, all modes", case, sampled, first, _first(sampled, first))
+            served.close()
 
 
-def _serve(scale: Scale, model: Any, device: str, enforce_eager: bool) -> Served:
+def _on_cpu(model: Any) -> PreTrainedModel:
+    copied: PreTrainedModel = copy.deepcopy(model).to("cpu")
+    return copied
+
+
+def _serve(scale: Scale, model: PagedModel, device: str, enforce_eager: bool) -> Served:
     """An engine with fewer seats than requests and small steps: prompts are cut, and seats change hands."""
     longest = max(scale.check_lens) + scale.check_tokens + 1
     return Served.build(
@@ -117,28 +130,28 @@ def _agreement(found: Sequence[Sequence[int]], expected: Sequence[Sequence[int]]
 
 
 @torch.inference_mode()
-def _check_logits(checks: Checks, scale: Scale, model: Any, device: str, limit: float | None) -> None:
+def _check_logits(checks: Checks, scale: Scale, model: PreTrainedModel, device: str, limit: float | None) -> None:
     """All logits of one prompt, whole and in two chunks, against transformers in float32 on the CPU."""
     length = max(scale.check_lens)
     dtype = str(model.dtype).removeprefix("torch.")
     token_ids = torch.randint(3, scale.small_shape["vocab_size"], (length,), generator=torch.Generator().manual_seed(3))
-    exact: Any = copy.deepcopy(model).to("cpu").float()
+    exact: Any = _on_cpu(model).float()
     expected = exact(input_ids=token_ids[None], use_cache=False).logits[0]
     if limit is None:
-        own: Any = model
-        theirs = reference.error(own(input_ids=token_ids[None].to(device), use_cache=False).logits[0], expected)
-        limit = max(LEAST_LIMIT, 1.5 * theirs)
-    paged = load_model(model, device=device).model
+        theirs: Any = model
+        output = theirs(input_ids=token_ids[None].to(device), use_cache=False).logits[0]
+        limit = max(LEAST_LIMIT, 1.5 * reference.error(output, expected))
     cut = length // 2 + 1
-    for name, pieces in (("whole prompt", (length,)), ("two chunks", (cut, length - cut))):
+    for path, paged in _paths(model).items():
+        for name, pieces in (("whole prompt", (length,)), ("two chunks", (cut, length - cut))):
 
-        def measured(pieces: tuple[int, ...] = pieces) -> float:
-            return reference.error(_logits(paged, token_ids.to(device), pieces), expected)
+            def measured(paged: PagedModel = paged, pieces: tuple[int, ...] = pieces) -> float:
+                return reference.error(_logits(paged, token_ids.to(device), pieces), expected)
 
-        checks.error("logits, transformers on the CPU", f"{dtype}, {name}", measured, limit)
+            checks.error("logits, transformers on the CPU", f"{dtype}, {path}, {name}", measured, limit)
 
 
-def _logits(paged: Any, token_ids: torch.Tensor, pieces: Sequence[int]) -> torch.Tensor:
+def _logits(paged: PagedModel, token_ids: torch.Tensor, pieces: Sequence[int]) -> torch.Tensor:
     """[T, vocab_size]: the prompt in pieces, each reading those before it from the cache."""
     device = token_ids.device
     tables = random_tables([len(token_ids)], 16, seed=0)
@@ -152,10 +165,11 @@ def _logits(paged: Any, token_ids: torch.Tensor, pieces: Sequence[int]) -> torch
     return torch.cat(found)
 
 
-def _show_agreement(checks: Checks, scale: Scale, model: Any, device: str) -> None:
+def _show_agreement(checks: Checks, scale: Scale, model: PreTrainedModel, device: str) -> None:
     found = {}
+    paged = next(iter(_paths(model).values()))
     for path, eager in (("graphs", False), ("eager", True)):
-        served = _serve(scale, model, device, enforce_eager=eager)
+        served = _serve(scale, paged, device, enforce_eager=eager)
         for mode in ("sync", "async"):
             found[f"{path}, {mode}"] = generate(served.engine(**MODES[mode]), scale)[0]
         served.close()

@@ -1,5 +1,6 @@
 """Random models made on the device, and engines around them. The only file here that knows how an engine is built."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from time import monotonic
@@ -9,11 +10,14 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
+from gpu.checks import find
 from gpu.scale import Scale
-from jitney.build import build_engine
+from jitney.build import _engine_around
 from jitney.config import EngineConfig
 from jitney.engine.limits import make_requests
 from jitney.engine.loop import Engine
+from jitney.models.base import PagedModel
+from jitney.models.transformers_model import TransformersModel
 from jitney.sampling_params import SamplingParams
 
 
@@ -27,6 +31,33 @@ def random_model(shape: dict[str, Any], dtype: str, device: str) -> PreTrainedMo
     return model
 
 
+class _Weights:
+    """A transformers model's weights as the fused decoder reads them (its TensorSource)."""
+
+    origin = "random weights"
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._tensors: dict[str, torch.Tensor] = dict(model.state_dict())
+        if model.config.tie_word_embeddings:
+            self._tensors.pop("lm_head.weight", None)
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: tuple(tensor.shape) for name, tensor in self._tensors.items()}
+
+    def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        return iter(self._tensors.items())
+
+
+def fused_model(model: PreTrainedModel) -> PagedModel | None:
+    """The same model with the same weights as a fused decoder (a copy); None where there is no such decoder."""
+    read_config = find("jitney.models.decoder.families", "decoder_config")
+    load_decoder = find("jitney.models.decoder.load", "load_decoder")
+    if read_config is None or load_decoder is None:
+        return None
+    fused: PagedModel = load_decoder(read_config(model.config), _Weights(model), model.dtype, model.device)
+    return fused
+
+
 @dataclass(frozen=True, slots=True)
 class Served:
     """A model on a device, and an engine's worth of memory, graphs and buffers."""
@@ -34,8 +65,8 @@ class Served:
     built: Engine
 
     @classmethod
-    def build(cls, model: PreTrainedModel, **settings: Any) -> "Served":
-        return cls(build_engine(model, None, EngineConfig(**settings))[0])
+    def build(cls, model: PagedModel, **settings: Any) -> "Served":
+        return cls(_engine_around(model, (), EngineConfig(**settings)))
 
     def engine(self, **settings: Any) -> Engine:
         """An idle engine with other settings on the same device: weights, KV memory and graphs are those built once.
@@ -66,7 +97,7 @@ class Bench:
     def served(self) -> Served:
         scale, start = self.scale, monotonic()
         served = Served.build(
-            self.model,
+            fused_model(self.model) or TransformersModel(self.model),
             device=self.device,
             max_model_len=scale.max_model_len,
             max_num_seqs=scale.num_seats,
