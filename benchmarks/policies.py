@@ -69,7 +69,7 @@ def play(engine: Engine, shapes: list[Shape], name: str, at_most_s: float = floa
     as it is, and the rest is not sent."""
     requests: list[Request] = []
     start = engine.device.now()
-    with tqdm(total=sum(shape.num_tokens for shape in shapes), desc=name, unit="tok", leave=False) as bar:
+    with tqdm(total=sum(shape.num_tokens for shape in shapes), desc=name, unit="tok", leave=False, disable=None) as bar:
         while len(requests) < len(shapes) or engine.has_work:
             now = engine.device.now() - start
             if now > at_most_s:

@@ -94,7 +94,7 @@ def run_point(
     first = engine.records.num_steps
     for index, prompt in enumerate(prompts):
         engine.add(*make_requests(f"{name} {index}", prompt, params, engine.limits, engine_seed=0))
-    with tqdm(total=num_steps, desc=name, unit="step", leave=False) as bar:
+    with tqdm(total=num_steps, desc=name, unit="step", leave=False, disable=None) as bar:
         while engine.has_work:
             engine.step_or_wait()
             bar.update()

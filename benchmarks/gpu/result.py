@@ -31,6 +31,7 @@ class Result:
         empty = {"status": WAITING, "rows": [], "totals": [], "notes": []}
         document = {
             "benchmark": "gpu_check",
+            "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "machine": report.machine(),
             "settings": settings,
             "ends_at": time.monotonic() + budget_s,
@@ -76,13 +77,12 @@ class Result:
         print(f"{name}: {part['status']} in {part['seconds']} s, {len(part['rows'])} rows {' '.join(last)}", flush=True)
 
     def print(self) -> None:
-        """Every part's tables and notes, and what failed; the totals last."""
+        """Every part's tables (of checks, those that are not ok) and notes, and what failed; the totals last."""
         for name, part in self.document["parts"].items():
             print(f"\n== {name}: {part['status']}, {part.get('seconds', 0)} s")
             for note in part["notes"]:
                 print(f"   {note}")
-            if part["rows"]:
-                report.print_table(part["rows"])
+            report.print_table([row for row in part["rows"] if row.get("verdict") != "ok"])
             if "error" in part:
                 print(part["error"].rstrip())
         print()

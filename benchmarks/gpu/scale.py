@@ -79,6 +79,8 @@ class Scale:
     check_lens: tuple[int, ...]
     """Prompt lengths of the numerical check."""
     check_tokens: int
+    check_seats: int
+    """Fewer than the requests (two for each length), so that seats change hands."""
     long_context: int
     """The longest row that attention is checked on."""
     copy_bytes: int
@@ -116,7 +118,8 @@ FULL = Scale(
     prefill_len=8192,
     prefill_chunks=(1024, 2048, 4096, 8192),
     check_lens=(5, 33, 128, 700, 17, 64, 301, 1),
-    check_tokens=48,
+    check_tokens=32,
+    check_seats=8,
     long_context=8192,
     copy_bytes=4 * 2**30,
     matmul_size=8192,
@@ -144,6 +147,7 @@ TINY = Scale(
     prefill_chunks=(16, 64),
     check_lens=(5, 33, 1),
     check_tokens=6,
+    check_seats=4,
     long_context=70,
     copy_bytes=2**20,
     matmul_size=64,

@@ -24,6 +24,9 @@ def measure(bench: Bench, part: Part) -> None:
             part.note(f"no time for {', '.join(f'{way} ({count})' for count, way in runs[index:])}")
             break
         row = _play(bench, count, way, part.left_s / (len(runs) - index))
+        if row is None:
+            part.note(f"{way} ({count}): no token within its share of the time")
+            continue
         found[count][way] = row
         part.add(**row)
     for rows in found.values():
@@ -34,13 +37,15 @@ def measure(bench: Bench, part: Part) -> None:
             part.total(**{name: row[name] for name in kept}, **{"x static": ratio})
 
 
-def _play(bench: Bench, count: int, way: str, at_most_s: float) -> dict[str, Any]:
+def _play(bench: Bench, count: int, way: str, at_most_s: float) -> dict[str, Any] | None:
     scale = bench.scale
     served = bench.served
     engine = served.engine(enable_prefix_caching=False, **policies.WAYS[way])
     lengths = (scale.prompt_lengths, scale.output_lengths)
     shapes = policies.traffic(count, scale.traffic_rate, engine.limits.vocab_size, count, *lengths)
     requests = policies.play(engine, shapes, f"{count} {way}", at_most_s)
+    if all(request.metrics.first_token_time is None for request in requests):
+        return None
     ended = sum(request.finish_reason is FinishReason.LENGTH for request in requests)
     figures = {column: round(value, 3) for column, value in policies.figures(engine, 0, requests).items()}
     return {"requests": count, "way": way, "ended": f"{ended} of {count}", **figures}

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 
 import gpu_check
+import policies
 from gpu.headline import step_s_at
 from gpu.peers import decode_seconds
 from gpu.prefill import prefill_flop
 from gpu.result import Result
 from gpu.running import Part, supervise, work
-from gpu.scale import FULL
+from gpu.scale import FULL, TINY
+from gpu.served import Bench
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 # Parts that raise, kill their process, hang, and succeed; run by a worker of their own, as the real ones are.
@@ -87,6 +89,16 @@ def test_all_five_ways_serve_all_of_the_traffic(document: dict[str, Any]) -> Non
     totals = document["parts"]["traffic"]["totals"]
     assert len({row["way"] for row in totals}) == 5
     assert all(row["ended"] == f"{row['requests']} of {row['requests']}" for row in totals)
+
+
+def test_traffic_that_outlasts_its_time_is_stopped_and_leaves_the_engine_idle() -> None:
+    served = Bench(TINY, "cpu").served
+    engine = served.engine(enable_prefix_caching=False)
+    shapes = policies.traffic(5, 1000.0, engine.limits.vocab_size, 0, (8, 4, 24), (100, 90, 100))
+    requests = policies.play(engine, shapes, "cut off", at_most_s=0.02)
+    assert not engine.has_work
+    assert sum(len(request.output_token_ids) for request in requests) < sum(shape.num_tokens for shape in shapes)
+    served.close()
 
 
 @pytest.mark.timeout(60)
