@@ -91,8 +91,7 @@ class CudaTicket:
             must_wait = not self.copied.done()
             self.copied.synchronize()
             seen = perf_counter()
-            self._clock.learn(self.started, self.computed, self._submitted, seen, must_wait)
-            self._span = (self._clock.time_of(self.started), self._clock.time_of(self.computed))
+            self._span = self._clock.span(self.started, self.computed, self._submitted, seen, must_wait)
         except Exception as failure:
             # such errors stay: from now on the device answers every call with this one
             dead = EngineDeadError(f"the GPU has failed: {failure}")

@@ -21,13 +21,14 @@ class DeviceClock:
         self._origin = origin
         self._origin_time = now
         self._least_lag = math.inf
+        self._last_end = -math.inf
 
     def time_of(self, event: Event) -> float:
         """Host time of an event that is done."""
         return self._origin_time + event.seconds_since(self._origin)
 
-    def learn(self, start: Event, end: Event, submitted: float, seen: float, waited: bool) -> None:
-        """Correct the origin by one step.
+    def span(self, start: Event, end: Event, submitted: float, seen: float, waited: bool) -> tuple[float, float]:
+        """Host times of a step's start and end, and what they teach about the origin. Steps come in order.
 
         Args:
             start, end: the step's events, both done.
@@ -35,6 +36,13 @@ class DeviceClock:
             seen: host time after `end` was found done.
             waited: the host was waiting for it, so that it saw it at once.
         """
+        self._learn(start, end, submitted, seen, waited)
+        # a correction between two steps must not make them overlap
+        begin = max(self.time_of(start), self._last_end)
+        self._last_end = max(self.time_of(end), begin)
+        return begin, self._last_end
+
+    def _learn(self, start: Event, end: Event, submitted: float, seen: float, waited: bool) -> None:
         early = submitted - self.time_of(start)
         if early > 0:
             self._shift(early)
