@@ -105,6 +105,8 @@ class CudaTicket:
 
 def _areas(library: StreamLibrary, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     """Room for a copy of each tensor, in one piece of pinned memory."""
+    if not tensors:
+        return []
     sizes = [tensor.numel() * tensor.element_size() for tensor in tensors]
     starts = np.cumsum([0, *(-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes)]).tolist()
     area = library.pinned(starts.pop())

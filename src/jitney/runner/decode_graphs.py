@@ -53,13 +53,17 @@ class DecodeGraphs:
     def capture(self, library: GraphLibrary) -> None:
         """Record the graphs, the largest first so that the others fit in its memory.
 
-        A size that cannot be recorded is left out with a warning: its steps run eagerly.
+        Sizes that cannot be recorded are left out with a warning: their steps run eagerly.
         """
+        failed: dict[int, Exception] = {}
         for size in reversed(self._sizes):
             try:
                 self._graphs[size] = library.capture(partial(self._compute, size))
             except Exception as error:
-                logger.warning("no CUDA graph for decode steps of %d rows, they will run eagerly: %s", size, error)
+                failed[size] = error
+        if failed:
+            sizes, reason = ", ".join(map(str, failed)), next(iter(failed.values()))
+            logger.warning("no CUDA graph for decode steps of %s rows; they will run eagerly: %s", sizes, reason)
 
     def _compute(self, size: int) -> None:
         self._logits[:size].copy_(self._step(self._rows[0, :size], self._rows[1, :size]))

@@ -178,7 +178,9 @@ class ModelRunner:
     def _sample(self, logits: torch.Tensor, sections: DeviceSections, host: HostSections) -> SampledTokens | None:
         if len(host.sample_rows) == 0:
             return None
-        sample_rows = sections.sample_rows.long()
+        # they come in ascending order, so where every row samples there is nothing to pick
+        every_row = len(host.sample_rows) == len(host.row_slots)
+        sample_rows = slice(None) if every_row else sections.sample_rows.long()
         rows = SampleRows(
             slots=sections.row_slots[sample_rows].long(),
             positions=(sections.row_starts + sections.row_lens)[sample_rows].long(),
