@@ -17,9 +17,11 @@ from jitney.errors import ConfigError, ModelLoadError
 from jitney.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from jitney.device.base import StepRunner
+    import torch
+
     from jitney.models.base import ModelSpec, PagedModel
     from jitney.models.load import LoadedModel
+    from jitney.runner.model_runner import ModelRunner
 
 SIMULATED_STEP_S = 0.01
 SIMULATED_TOKEN_S = 0.0001
@@ -56,6 +58,7 @@ def build_engine(model: Any, tokenizer: Any, config: EngineConfig) -> tuple[Engi
 def _load(model: Any, config: EngineConfig) -> "LoadedModel":
     from transformers import PreTrainedModel
 
+    from jitney.device.choice import choose_device
     from jitney.models.embedded import embedded_model_path
     from jitney.models.load import load_model
 
@@ -65,7 +68,10 @@ def _load(model: Any, config: EngineConfig) -> "LoadedModel":
         raise ModelLoadError(
             f"model must be a path, a hub id or a loaded transformers model, got {type(model).__name__}"
         )
-    return load_model(model, config.dtype, config.trust_remote_code)
+    chosen: str = choose_device(config.device)
+    if config.device == "auto" and isinstance(model, PreTrainedModel):
+        chosen = model.device.type  # it is shared where it is
+    return load_model(model, config.dtype, config.trust_remote_code, "cpu" if chosen == "simulated" else chosen)
 
 
 def _own_tokenizer(loaded: "LoadedModel", config: EngineConfig) -> Tokenizer | None:
@@ -93,7 +99,11 @@ def _engine_around(model: "PagedModel", eos_token_ids: tuple[int, ...], config: 
         eos_token_ids=eos_token_ids,
     )
     runner = ModelRunner(model, limits.num_kv_blocks, config.block_size, config.num_slots, limits.max_model_len)
-    return Engine(config, limits, _make_device(runner, config))
+    if model.device.type == "cuda" and model.supports_graphs and not config.enforce_eager:
+        from jitney.device.cuda_graphs import CudaGraphs
+
+        runner.capture_decode_graphs(CudaGraphs(model.device), config.max_num_seqs)
+    return Engine(config, limits, _make_device(runner, model.device, config))
 
 
 def _num_kv_blocks(spec: "ModelSpec", config: EngineConfig) -> int:
@@ -104,12 +114,17 @@ def _num_kv_blocks(spec: "ModelSpec", config: EngineConfig) -> int:
     return num_kv_blocks(spec, config, resolve_max_model_len(spec, config, available), available)
 
 
-def _make_device(runner: "StepRunner", config: EngineConfig) -> Device:
-    """`simulated` computes the same tokens in the caller's thread, on a virtual clock."""
+def _make_device(runner: "ModelRunner", where: "torch.device", config: EngineConfig) -> Device:
+    """The device that holds the weights; `simulated` computes in the caller's thread, on a virtual clock."""
     if config.device == "simulated":
         from jitney.device.simulated import SimulatedDevice, linear_cost
 
         return SimulatedDevice(runner, linear_cost(SIMULATED_STEP_S, SIMULATED_TOKEN_S))
+    if where.type == "cuda":
+        from jitney.device.cuda import CudaDevice
+        from jitney.device.cuda_streams import CudaStreams
+
+        return CudaDevice(runner, CudaStreams(where), config.depth)
     from jitney.device.cpu import CpuDevice
 
     return CpuDevice(runner)

@@ -51,6 +51,7 @@ class TransformersModel:
 
     spec: ModelSpec
     device: torch.device
+    supports_graphs = False
 
     def __init__(self, hf_model: PreTrainedModel) -> None:
         check_supported(hf_model)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from jitney.device.transfer import to_device
 from jitney.kernels.paged_kv import PagedBatch
 from jitney.types import Int32, StepInputs
 
@@ -64,7 +65,7 @@ class BlockTables:
         entries = host_updates[::-1, 0].astype(np.int64) * self.blocks.shape[1] + host_updates[::-1, 1]
         distinct, first = np.unique(entries, return_index=True)
         if len(distinct) < len(host_updates):
-            updates = updates[torch.from_numpy(len(host_updates) - 1 - first).to(updates.device)]
+            updates = updates[to_device(len(host_updates) - 1 - first, updates.device)]
         slots, indices, blocks = updates.unbind(-1)
         self.blocks[slots.long(), indices.long()] = blocks
 
@@ -98,4 +99,22 @@ def build_batch(sections: DeviceSections, host: HostSections, num_tokens: int, t
         kv_index=blocks * tables.block_size + positions % tables.block_size,
         host_query_starts=[0, *np.cumsum(host.row_lens).tolist()],
         host_context_lens=(host.row_starts + host.row_lens).tolist(),
+    )
+
+
+def build_decode_batch(row_slots: torch.Tensor, row_starts: torch.Tensor, tables: BlockTables) -> PagedBatch:
+    """The batch of a step with one token in each row, from [R] int64 tensors alone: the host knows none of its numbers.
+
+    The `host_` lists are empty, so that the same work serves every step with as many rows (see decode_graphs.py).
+    """
+    block_tables = tables.blocks[row_slots]
+    blocks = block_tables.gather(1, (row_starts // tables.block_size)[:, None]).squeeze(1).long()
+    return PagedBatch(
+        block_tables=block_tables,
+        query_starts=torch.arange(len(row_slots) + 1, dtype=torch.int32, device=row_slots.device),
+        context_lens=(row_starts + 1).int(),
+        positions=row_starts,
+        kv_index=blocks * tables.block_size + row_starts % tables.block_size,
+        host_query_starts=[],
+        host_context_lens=[],
     )
