@@ -1,5 +1,10 @@
 """Fixtures of several layers' tests."""
 
+import os
+
+# Triton's kernels run in its interpreter. It looks when it is first imported, and transformers imports it.
+os.environ["TRITON_INTERPRET"] = "1"
+
 from collections.abc import Iterator
 
 import pytest

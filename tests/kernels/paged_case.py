@@ -111,5 +111,3 @@ def dense(
         weights = scores.softmax(-1)[..., : past + new]
         outputs.append(torch.einsum("hqk,khd->qhd", weights, value))
     return torch.cat(outputs).float()
-
-

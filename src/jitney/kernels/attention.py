@@ -20,6 +20,8 @@ from jitney.kernels.read_plan import QueryTile, plan_reads
 logger = logging.getLogger(__name__)
 
 _HALF = (torch.float16, torch.bfloat16)
+_PAGE = {None: 256, "FA2": 256, "FA3": 16}
+"""Tokens of which torch's Flash Attention wants a page to be a multiple. FA4 reads no pages on Hopper."""
 
 
 class AttentionStep(Protocol):
@@ -158,12 +160,12 @@ def installed() -> Installed:
 def attention_order(case: AttentionCase, here: Installed) -> list[str]:
     """The backends that serve the case exactly, best first; "torch" is always the last.
 
-    The limits are those of the kernels' own checks. torch's FA2 takes pages of a multiple of 256 tokens, FA3 of 16;
-    FlashInfer's kernels are built for the head sizes 64, 128 and 256.
+    The limits are those of the kernels' own checks; FlashInfer's are built for the head sizes 64, 128 and 256.
     """
     usual = case.on_cuda and case.dtype in _HALF and not case.has_sinks
-    page = 16 if here.flash_impl == "FA3" else 256
-    flash = all(dim % 8 == 0 and dim <= 256 for dim in case.head_dims) and case.block_size % page == 0
+    page = _PAGE.get(here.flash_impl)
+    flash = page is not None and case.block_size % page == 0
+    flash = flash and all(dim % 8 == 0 and dim <= 256 for dim in case.head_dims)
     fits = {
         "flashinfer": here.flashinfer and usual and case.head_dims <= {64, 128, 256},
         "varlen": here.varlen and usual and flash and not case.has_softcap,

@@ -55,9 +55,7 @@ class VarlenStep:
     ) -> torch.Tensor:
         """See `jitney.kernels.attention.AttentionStep`. Raises ValueError for a softcap or sinks."""
         if softcap is not None or sinks is not None:
-            raise ValueError(
-                "varlen attention knows no softcap and no sinks; choose_attention takes Triton for them."
-            )
+            raise ValueError("varlen attention knows no softcap and no sinks; choose_attention takes Triton for them.")
         if query.shape[0] == 0:
             return query.new_empty(*query.shape[:2], value_cache.shape[3])
         batch = self.batch

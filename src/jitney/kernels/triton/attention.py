@@ -15,7 +15,7 @@ from jitney.kernels.triton.paged_attention import ragged_kernel
 from jitney.kernels.triton.split_decode import MAX_SPLITS, MIN_SPLIT, decode_kernel, merge_kernel
 
 _KEY_TILE_BYTES = 16 * 1024
-"""One tile of K: three stages of K and V in flight take 96 KiB of the 227 KiB of shared memory."""
+"""One tile of K. Two tiles of K and V in flight take 72 KiB: three programs fit into a multiprocessor of Hopper."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,14 +126,17 @@ def _key_tile(dtype: torch.dtype, head_dim: int) -> int:
 
 
 def _decode_tile(dtype: torch.dtype, group: int, head_dim: int) -> dict[str, int]:
-    """Bound by memory: few queries, deep prefetch. 16 is the least that a matrix product takes."""
+    """Bound by memory: few queries (a matrix product takes no fewer than 16), two tiles of K and V ahead."""
     block_m = max(16, triton.next_power_of_2(group))
-    return {"BLOCK_M": block_m, "BLOCK_N": _key_tile(dtype, head_dim), "num_warps": 4, "num_stages": 3}
+    num_warps = 8 if dtype is torch.float32 else 4
+    return {"BLOCK_M": block_m, "BLOCK_N": _key_tile(dtype, head_dim), "num_warps": num_warps, "num_stages": 5}
 
 
 def _ragged_tile(dtype: torch.dtype, group: int, head_dim: int) -> dict[str, int]:
-    """Bound by arithmetic: 128 query slots for two groups of four warps; float32 has no matrix unit and stays small."""
-    slots, num_warps = (32, 4) if dtype is torch.float32 else (128, 8)
+    """Bound by arithmetic: 128 query slots for two groups of four warps, one tile of K and V ahead.
+
+    float32 has no matrix unit and holds its operands in registers: 16 slots, which it does not spill.
+    """
+    slots = 16 if dtype is torch.float32 else 128
     block_m = max(slots, triton.next_power_of_2(group))
-    block_n = min(64, _key_tile(dtype, head_dim))
-    return {"BLOCK_M": block_m, "BLOCK_N": block_n, "num_warps": num_warps, "num_stages": 2 if head_dim > 128 else 3}
+    return {"BLOCK_M": block_m, "BLOCK_N": min(64, _key_tile(dtype, head_dim)), "num_warps": 8, "num_stages": 3}

@@ -24,7 +24,10 @@ def _row_of_tile(query_starts, num_rows, tile, BLOCK_Q: tl.constexpr):
     return low - 1
 
 
-@triton.jit(do_not_specialize=["num_rows"])
+@triton.jit(
+    do_not_specialize=["num_rows"],
+    do_not_specialize_on_alignment=["query_starts", "context_lens", "block_tables"],  # they may start anywhere
+)
 def ragged_kernel(
     output,
     query,
@@ -91,7 +94,7 @@ def ragged_kernel(
     stop = tl.minimum(first_position + BLOCK_Q, context_len)
     first = 0
     if WINDOW > 0:
-        first = tl.maximum(first_position - WINDOW + 1, 0) // BLOCK_N * BLOCK_N
+        first = tl.maximum(first_position - WINDOW + 1, 0)
     else:
         all_visible = first_position // BLOCK_N * BLOCK_N
         peak, total, summed = visit_keys(

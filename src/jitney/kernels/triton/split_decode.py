@@ -16,6 +16,8 @@ MAX_SPLITS = tl.constexpr(16)
 """Bounds the partial results. 16 splits of 8 KV heads fill the multiprocessors of one H200 with a single row."""
 _SPLIT_STEP = tl.constexpr(128)
 """Splits are multiples of every key tile's size."""
+_UNALIGNED = ["partial_peak", "partial_total", "query_starts", "context_lens", "block_tables"]
+"""May start anywhere: a kernel compiled anew for another alignment would hold up a step in the middle of traffic."""
 
 
 @triton.jit
@@ -32,7 +34,7 @@ def _seen_keys(context_len, WINDOW: tl.constexpr):
     return context_len
 
 
-@triton.jit(do_not_specialize=["split_stride"])
+@triton.jit(do_not_specialize=["split_stride"], do_not_specialize_on_alignment=_UNALIGNED)
 def decode_kernel(
     output,
     partial,
@@ -117,7 +119,7 @@ def decode_kernel(
         tl.store(partial + parts[:, None] * VALUE_DIM + value_dims[None, :], summed, mask=is_result)
 
 
-@triton.jit(do_not_specialize=["split_stride"])
+@triton.jit(do_not_specialize=["split_stride"], do_not_specialize_on_alignment=_UNALIGNED[:4])
 def merge_kernel(
     output,
     partial,
