@@ -91,6 +91,7 @@ def build_batch(sections: DeviceSections, host: HostSections, num_tokens: int, t
         offsets = torch.arange(num_tokens, device=device) - query_starts[token_rows]
         positions = sections.row_starts[token_rows] + offsets
     blocks = tables.blocks[token_slots, positions // tables.block_size].long()
+    host_context_lens = host.row_starts + host.row_lens
     return PagedBatch(
         block_tables=tables.blocks[row_slots],
         query_starts=query_starts,
@@ -98,7 +99,9 @@ def build_batch(sections: DeviceSections, host: HostSections, num_tokens: int, t
         positions=positions,
         kv_index=blocks * tables.block_size + positions % tables.block_size,
         host_query_starts=[0, *np.cumsum(host.row_lens).tolist()],
-        host_context_lens=(host.row_starts + host.row_lens).tolist(),
+        host_context_lens=host_context_lens.tolist(),
+        max_query_len=int(host.row_lens.max(initial=0)),
+        max_context_len=int(host_context_lens.max(initial=0)),
     )
 
 
@@ -117,4 +120,6 @@ def build_decode_batch(row_slots: torch.Tensor, row_starts: torch.Tensor, tables
         kv_index=blocks * tables.block_size + row_starts % tables.block_size,
         host_query_starts=[],
         host_context_lens=[],
+        max_query_len=1,
+        max_context_len=tables.blocks.shape[1] * tables.block_size,
     )
