@@ -199,10 +199,11 @@ def choose_attention(
     here = installed()
     name = attention_order(case, here)[0]
     logger.info("attention: %s", name)
-    return _make(name, device, here)
+    return make_attention(name, device, here)
 
 
-def _make(name: str, device: torch.device, here: Installed) -> AttentionBackend:
+def make_attention(name: str, device: torch.device, here: Installed) -> AttentionBackend:
+    """The backend of that name, one of `attention_order`'s. Raises ImportError where its package is missing."""
     if name == "flashinfer":
         from jitney.kernels.flashinfer import FlashInferAttention
 
