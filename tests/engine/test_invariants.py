@@ -45,6 +45,7 @@ engines = st.fixed_dictionaries(
         "max_num_seqs": st.integers(1, 5),
         "max_num_batched_tokens": st.integers(5, 20),
         "prefill_chunk_size": st.sampled_from([None, 1, 3]),
+        "num_host_kv_blocks": st.sampled_from([0, 3, 10, 200]),
     }
 )
 spare_blocks = st.integers(0, 12)
