@@ -15,6 +15,7 @@ import torch
 from jitney.errors import EngineDeadError
 from jitney.models.base import PagedModel
 from jitney.runner.kv_cache import allocate_kv_cache
+from jitney.runner.kv_swap import KVSwap
 from jitney.runner.logprobs import LogprobTensors, logprobs_of
 from jitney.runner.sampler import SampledTokens, SampleRows, sample
 from jitney.runner.sampling_state import SamplingState
@@ -66,13 +67,21 @@ class ModelRunner:
         block_size: tokens in a block.
         num_slots: rows of state kept between steps (`EngineConfig.num_slots`).
         max_model_len: longest sequence; sets the width of the block tables.
+        num_host_kv_blocks: blocks of host memory for the KV of preempted requests.
     """
 
     def __init__(
-        self, model: PagedModel, num_kv_blocks: int, block_size: int, num_slots: int, max_model_len: int
+        self,
+        model: PagedModel,
+        num_kv_blocks: int,
+        block_size: int,
+        num_slots: int,
+        max_model_len: int,
+        num_host_kv_blocks: int = 0,
     ) -> None:
         self._model = model
         self._cache = allocate_kv_cache(model.spec, num_kv_blocks + 1, block_size, model.device)
+        self._swap = KVSwap(self._cache, num_host_kv_blocks)
         self._tables = BlockTables(num_slots, -(-max_model_len // block_size), block_size, model.device)
         self._state = SamplingState(num_slots, model.spec.vocab_size, model.device)
         self._last_token = torch.zeros(num_slots, dtype=torch.int64, device=model.device)
@@ -81,7 +90,7 @@ class ModelRunner:
         """Run one step. Raises what the model raises; the slots' state is then that of a step half done.
 
         Raises:
-            EngineDeadError: the block tables could not be updated, so that no later step can be trusted.
+            EngineDeadError: block tables or swapped blocks could not be updated, so no later step can be trusted.
         """
         try:
             data = torch.from_numpy(inputs.data).to(self._model.device)
@@ -95,8 +104,10 @@ class ModelRunner:
         sections, host = DeviceSections.cut(data, inputs), HostSections.cut(inputs)
         try:
             self._tables.apply(sections.table_updates, host.table_updates)
+            self._swap.copy_out(sections.swap_out, host.swap_out)
+            self._swap.copy_in(sections.swap_in, host.swap_in)
         except Exception as error:
-            raise EngineDeadError(f"the block tables could not be updated: {error}") from error
+            raise EngineDeadError(f"the block tables or swapped blocks could not be updated: {error}") from error
         for admission in inputs.admissions:
             self._state.admit(admission)
         token_ids = build_token_ids(sections, inputs.num_decode_rows, self._last_token)
