@@ -91,14 +91,23 @@ def _engine_around(model: "PagedModel", eos_token_ids: tuple[int, ...], config: 
     from jitney.runner.model_runner import ModelRunner
 
     spec = model.spec
+    num_kv_blocks = _num_kv_blocks(spec, config)
     limits = resolve_limits(
         config,
         vocab_size=spec.vocab_size,
         max_position_embeddings=spec.max_position_embeddings,
-        num_kv_blocks=_num_kv_blocks(spec, config),
+        num_kv_blocks=num_kv_blocks,
         eos_token_ids=eos_token_ids,
+        num_host_kv_blocks=_num_host_kv_blocks(model, config, num_kv_blocks),
     )
-    runner = ModelRunner(model, limits.num_kv_blocks, config.block_size, config.num_slots, limits.max_model_len)
+    runner = ModelRunner(
+        model,
+        limits.num_kv_blocks,
+        config.block_size,
+        config.num_slots,
+        limits.max_model_len,
+        limits.num_host_kv_blocks,
+    )
     if model.device.type == "cuda" and model.supports_graphs and not config.enforce_eager:
         from jitney.device.cuda_graphs import CudaGraphs
 
@@ -112,6 +121,16 @@ def _num_kv_blocks(spec: "ModelSpec", config: EngineConfig) -> int:
 
     available = available_memory_bytes()
     return num_kv_blocks(spec, config, resolve_max_model_len(spec, config, available), available)
+
+
+def _num_host_kv_blocks(model: "PagedModel", config: EngineConfig, num_kv_blocks: int) -> int:
+    from jitney.device.memory import available_memory_bytes
+    from jitney.runner.kv_sizing import num_host_kv_blocks
+
+    available = available_memory_bytes()
+    if model.device.type == "cpu":  # the KV cache will take of the same memory
+        available -= (num_kv_blocks + 1) * config.block_size * model.spec.kv_bytes_per_token()
+    return num_host_kv_blocks(model.spec, config, max(available, 0))
 
 
 def _make_device(runner: "ModelRunner", where: "torch.device", config: EngineConfig) -> Device:

@@ -35,9 +35,9 @@ class StepRunner(Protocol):
     def run(self, inputs: StepInputs) -> StepOutput:
         """Compute one step. Called in order of submission, never twice at once; after one that raises, go on.
 
-        The block tables are updated before anything that can fail: steps submitted behind a failed one run all the
-        same, and a stale table would make their rows write into blocks that are others' by now. If the update itself
-        is impossible, raise EngineDeadError.
+        The block tables are updated and swapped blocks copied (out, then in) before anything that can fail: steps
+        submitted behind a failed one run all the same, and a stale table would make their rows write into blocks that
+        are others' by now. If that itself is impossible, raise EngineDeadError.
         """
 
 

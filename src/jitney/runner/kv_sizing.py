@@ -62,6 +62,27 @@ def resolve_max_model_len(spec: ModelSpec, config: EngineConfig, available_bytes
     return min(limit, affordable * config.block_size)
 
 
+def num_host_kv_blocks(spec: ModelSpec, config: EngineConfig, available_bytes: int) -> int:
+    """Blocks of `config.swap_space`; `available_bytes` of host memory are free beside all else that is planned for.
+
+    Raises:
+        ConfigError: more than that is asked for, or less than one block.
+    """
+    wanted, block_bytes = int(config.swap_space * 2**30), spec.kv_bytes_per_token() * config.block_size
+    if wanted > available_bytes:
+        raise ConfigError(
+            f"swap_space={config.swap_space} GiB is {_mib(wanted)}, and {_mib(available_bytes)} of host memory are "
+            f"free beside the model and its KV cache; lower swap_space to {_floor_gib(available_bytes)} or less, or "
+            "free memory"
+        )
+    if 0 < wanted < block_bytes:
+        raise ConfigError(
+            f"swap_space={config.swap_space} GiB holds not even one KV block of block_size={config.block_size} tokens, "
+            f"{_mib(block_bytes)}; raise it, or set 0 to compute preempted requests again"
+        )
+    return wanted // block_bytes
+
+
 def _auto_budget(available_bytes: int) -> int:
     return min(int(available_bytes * MEMORY_SHARE), MAX_AUTO_BYTES)
 
@@ -81,6 +102,10 @@ def _check_given(
             f"num_kv_blocks={num_blocks} and a scratch block take {_mib(needed)}, and {_mib(available)} of memory are "
             f"free; lower num_kv_blocks to {max(available // block_bytes - 1, 0)} or less, or free memory"
         )
+
+
+def _floor_gib(num_bytes: int) -> float:
+    return num_bytes * 1000 // 2**30 / 1000
 
 
 def _mib(num_bytes: int) -> str:

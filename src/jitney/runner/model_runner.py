@@ -22,6 +22,7 @@ from jitney.errors import EngineDeadError
 from jitney.models.base import PagedModel
 from jitney.runner.decode_graphs import DecodeGraphs
 from jitney.runner.kv_cache import allocate_kv_cache
+from jitney.runner.kv_swap import KVSwap
 from jitney.runner.logprobs import LogprobTensors, logprobs_of
 from jitney.runner.sampler import SampledTokens, SampleRows, sample
 from jitney.runner.sampling_state import SamplingState
@@ -83,14 +84,22 @@ class ModelRunner:
         block_size: tokens in a block.
         num_slots: rows of state kept between steps (`EngineConfig.num_slots`).
         max_model_len: longest sequence; sets the width of the block tables.
+        num_host_kv_blocks: blocks of host memory for the KV of preempted requests.
     """
 
     def __init__(
-        self, model: PagedModel, num_kv_blocks: int, block_size: int, num_slots: int, max_model_len: int
+        self,
+        model: PagedModel,
+        num_kv_blocks: int,
+        block_size: int,
+        num_slots: int,
+        max_model_len: int,
+        num_host_kv_blocks: int = 0,
     ) -> None:
         device = model.device
         self._model = model
         self._cache = allocate_kv_cache(model.spec, num_kv_blocks + 1, block_size, device)
+        self._swap = KVSwap(self._cache, num_host_kv_blocks)
         self._padding_slot = num_slots
         """One more row than there are slots: its table points at scratch for ever (see decode_graphs.py)."""
         self._tables = BlockTables(num_slots + 1, -(-max_model_len // block_size), block_size, device)
@@ -122,13 +131,15 @@ class ModelRunner:
         Never waits for the device. Raises what the model raises; the slots' state is then that of a step half done.
 
         Raises:
-            EngineDeadError: the block tables could not be updated, so that no later step can be trusted.
+            EngineDeadError: block tables or swapped blocks could not be updated, so no later step can be trusted.
         """
         sections, host = DeviceSections.cut(data, inputs), HostSections.cut(inputs)
         try:
             self._tables.apply(sections.table_updates, host.table_updates)
+            self._swap.copy_out(sections.swap_out, host.swap_out)
+            self._swap.copy_in(sections.swap_in, host.swap_in)
         except Exception as error:
-            raise EngineDeadError(f"the block tables could not be updated: {error}") from error
+            raise EngineDeadError(f"the block tables or swapped blocks could not be updated: {error}") from error
         self._state.admit(*inputs.admissions)
         prompt_positions = self._prompt_positions(inputs.prompt_logprob_rows, host)
         logits = self._replayed_logits(data, inputs)

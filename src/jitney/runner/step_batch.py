@@ -24,12 +24,16 @@ class DeviceSections:
     prompt_tokens: torch.Tensor
     table_updates: torch.Tensor
     """[U, 3]"""
+    swap_out: torch.Tensor
+    """[O, 2]"""
+    swap_in: torch.Tensor
+    """[I, 2]"""
 
     @classmethod
     def cut(cls, data: torch.Tensor, inputs: StepInputs) -> "DeviceSections":
         sizes = list(inputs.section_sizes())
-        slots, starts, lens, sample_rows, tokens, updates = data[: sum(sizes)].split_with_sizes(sizes)
-        return cls(slots, starts, lens, sample_rows, tokens, updates.view(-1, 3))
+        *rows, updates, swap_out, swap_in = data[: sum(sizes)].split_with_sizes(sizes)
+        return cls(*rows, updates.view(-1, 3), swap_out.view(-1, 2), swap_in.view(-1, 2))
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +45,16 @@ class HostSections:
     row_lens: Int32
     sample_rows: Int32
     table_updates: Int32
+    swap_out: Int32
+    swap_in: Int32
 
     @classmethod
     def cut(cls, inputs: StepInputs) -> "HostSections":
         ends = np.cumsum(inputs.section_sizes())
-        slots, starts, lens, sample_rows, _, updates = np.split(inputs.data[: ends[-1]], ends[:-1])
-        return cls(slots, starts, lens, sample_rows, updates.reshape(-1, 3))
+        sections = np.split(inputs.data[: ends[-1]], ends[:-1])
+        slots, starts, lens, sample_rows, _, updates, *swaps = sections
+        swap_out, swap_in = (pairs.reshape(-1, 2) for pairs in swaps)
+        return cls(slots, starts, lens, sample_rows, updates.reshape(-1, 3), swap_out, swap_in)
 
 
 class BlockTables:
