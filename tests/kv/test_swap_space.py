@@ -42,6 +42,10 @@ def test_what_is_dropped_before_its_step_is_not_copied() -> None:
     assert space.swap_out(1, [2], num_tokens=4)
     out, _ = space.take_copies()
     assert out[:, 0].tolist() == [2]
+    space.drop(1)
+    assert space.swap_out(1, [3], num_tokens=4)
+    space.drop(1)
+    assert len(space.take_copies()[0]) == 0
 
 
 def test_what_a_lost_step_was_to_fill_is_dropped_and_nothing_else() -> None:

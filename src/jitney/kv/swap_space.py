@@ -1,4 +1,4 @@
-"""Where the KV of preempted requests waits: blocks of host memory. Block ids and counts only; never tensors or requests.
+"""Where the KV of preempted requests waits: blocks of host memory. Knows block ids; no tensors and no requests.
 
 A preempted request's blocks are copied out, and copied back when it has a seat again, so that nothing is computed twice
 (the `swap` mode of Kwon et al., *Efficient Memory Management for LLM Serving with PagedAttention*, SOSP 2023). The

@@ -25,15 +25,16 @@ class DeviceSections:
     table_updates: torch.Tensor
     """[U, 3]"""
     swap_out: torch.Tensor
-    """[O, 2]"""
+    """[O, 2] (device block, host block)"""
     swap_in: torch.Tensor
-    """[I, 2]"""
+    """[I, 2] (device block, host block)"""
 
     @classmethod
     def cut(cls, data: torch.Tensor, inputs: StepInputs) -> "DeviceSections":
         sizes = list(inputs.section_sizes())
-        *rows, updates, swap_out, swap_in = data[: sum(sizes)].split_with_sizes(sizes)
-        return cls(*rows, updates.view(-1, 3), swap_out.view(-1, 2), swap_in.view(-1, 2))
+        slots, starts, lens, sample_rows, tokens, updates, *swaps = data[: sum(sizes)].split_with_sizes(sizes)
+        swap_out, swap_in = (pairs.view(-1, 2) for pairs in swaps)
+        return cls(slots, starts, lens, sample_rows, tokens, updates.view(-1, 3), swap_out, swap_in)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +52,7 @@ class HostSections:
     @classmethod
     def cut(cls, inputs: StepInputs) -> "HostSections":
         ends = np.cumsum(inputs.section_sizes())
-        sections = np.split(inputs.data[: ends[-1]], ends[:-1])
-        slots, starts, lens, sample_rows, _, updates, *swaps = sections
+        slots, starts, lens, sample_rows, _, updates, *swaps = np.split(inputs.data[: ends[-1]], ends[:-1])
         swap_out, swap_in = (pairs.reshape(-1, 2) for pairs in swaps)
         return cls(slots, starts, lens, sample_rows, updates.reshape(-1, 3), swap_out, swap_in)
 

@@ -34,8 +34,8 @@ class ToyRunner:
         self._admission: dict[int, SlotAdmission] = {}
 
     def run(self, inputs: StepInputs) -> StepOutput:
-        slots, starts, lens, sample_rows, prompt, *changes = _cut(inputs)
-        self._update_slots(*changes, inputs.admissions)
+        slots, starts, lens, sample_rows, prompt, *_ = _cut(inputs)
+        self._update_slots(inputs)
         tokens = np.concatenate([self._last_token[slots[: inputs.num_decode_rows]], prompt])
         ends = np.cumsum(lens)
         for slot, start, length, end in zip(slots, starts, lens, ends, strict=True):
@@ -49,16 +49,15 @@ class ToyRunner:
 
     def spoil(self, inputs: StepInputs) -> None:
         """What a step that fails half-way leaves behind: the slots' state is that of after it, its KV is garbage."""
-        slots, starts, lens, _, _, *changes = _cut(inputs)
-        self._update_slots(*changes, inputs.admissions)
+        slots, starts, lens, *_ = _cut(inputs)
+        self._update_slots(inputs)
         for slot, start, length in zip(slots, starts, lens, strict=True):
             where = self._where(slot, start, start + length)
             self._values[where] = 0
             self._positions[where] = np.arange(start, start + length)
 
-    def _update_slots(
-        self, updates: Int32, swap_out: Int32, swap_in: Int32, admissions: tuple[SlotAdmission, ...]
-    ) -> None:
+    def _update_slots(self, inputs: StepInputs) -> None:
+        *_, updates, swap_out, swap_in = _cut(inputs)
         for slot, index, block in updates.reshape(-1, 3):
             self._table[slot, index] = block
         for on_device, on_host in (
@@ -69,7 +68,7 @@ class ToyRunner:
                 on_host[host_block] = on_device[block]
             for block, host_block in swap_in.reshape(-1, 2):
                 on_device[block] = on_host[host_block]
-        for admission in admissions:
+        for admission in inputs.admissions:
             self._admission[admission.slot] = admission
 
     def _where(self, slot: int, start: int, end: int) -> Int64:

@@ -45,9 +45,8 @@ class Scheduler:
         self.config = config
         self.queue = WaitingQueue(by_priority=config.scheduling_policy == "priority")
         self.slots = Slots(config.num_slots, max_model_len, config.block_size)
-        caching = config.enable_prefix_caching
         self.seating = Seating(
-            self.slots, num_kv_blocks, config.block_size, caching, self.queue, num_host_kv_blocks
+            self.slots, self.queue, config.block_size, config.enable_prefix_caching, num_kv_blocks, num_host_kv_blocks
         )
         self.num_preemptions = 0
         self._batching = make_batching(config)

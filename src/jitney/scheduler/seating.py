@@ -39,11 +39,11 @@ class Seating:
     def __init__(
         self,
         slots: Slots,
-        num_blocks: int,
+        queue: WaitingQueue,
         block_size: int,
         prefix_caching: bool,
-        queue: WaitingQueue,
-        num_host_blocks: int = 0,
+        num_blocks: int,
+        num_host_blocks: int,
     ) -> None:
         self.slots = slots
         self.block_size = block_size
@@ -237,7 +237,7 @@ class Seating:
         if request.status is not RequestStatus.FINISHED:
             self.slots.save_outputs(slot)
         blocks = self.slots.block_table[slot, : self.slots.num_blocks[slot]].tolist()
-        # Before its first step a seat may rest on a step in flight, which may fail: not to be kept.
+        # Before its first step, a seat may rest on what a step in flight is to compute, and that step may fail.
         if self.slots.phase[slot] == Phase.PREEMPTED and self.slots.last_step[slot] >= 0:
             num_computed = int(self.slots.num_computed[slot])
             self.swap_space.swap_out(request.arrival_index, blocks[: self.blocks_for(num_computed)], num_computed)
