@@ -1,10 +1,10 @@
 """Graphs equal eager steps on the families that Jitney verifies, through the very code that a GPU runs."""
 
 import pytest
+from tests.models.tiny import tiny_model
 
 from jitney.models.transformers_model import TransformersModel
 from jitney.sampling_params import SamplingParams
-from tests.models.tiny import tiny_model
 
 from .fake_graphs import FakeGraphs
 from .plain_model import DenseAttention
