@@ -52,7 +52,7 @@ def build_engine(model: Any, tokenizer: Any, config: EngineConfig) -> tuple[Engi
     loaded = _load(model, config)
     chosen = _own_tokenizer(loaded, config) if tokenizer is None else _as_tokenizer(tokenizer)
     eos_token_ids = (*loaded.eos_token_ids, *(chosen.eos_token_ids if chosen is not None else ()))
-    return _engine_around(loaded.model, tuple(dict.fromkeys(eos_token_ids)), config), chosen
+    return engine_around(loaded.model, tuple(dict.fromkeys(eos_token_ids)), config), chosen
 
 
 def _load(model: Any, config: EngineConfig) -> "LoadedModel":
@@ -71,7 +71,8 @@ def _load(model: Any, config: EngineConfig) -> "LoadedModel":
     chosen: str = choose_device(config.device)
     if config.device == "auto" and isinstance(model, PreTrainedModel):
         chosen = model.device.type  # it is shared where it is
-    return load_model(model, config.dtype, config.trust_remote_code, "cpu" if chosen == "simulated" else chosen)
+    where = "cpu" if chosen == "simulated" else chosen
+    return load_model(model, config.dtype, config.trust_remote_code, where, config.block_size)
 
 
 def _own_tokenizer(loaded: "LoadedModel", config: EngineConfig) -> Tokenizer | None:
@@ -87,7 +88,8 @@ def _as_tokenizer(tokenizer: Any) -> Tokenizer:
     return tokenizer if isinstance(tokenizer, Tokenizer) else Tokenizer.from_transformers(tokenizer)
 
 
-def _engine_around(model: "PagedModel", eos_token_ids: tuple[int, ...], config: EngineConfig) -> Engine:
+def engine_around(model: "PagedModel", eos_token_ids: tuple[int, ...], config: EngineConfig) -> Engine:
+    """Memory, runner, device and engine around a model that is where it shall run. Raises ConfigError."""
     from jitney.runner.model_runner import ModelRunner
 
     spec = model.spec

@@ -1,4 +1,3 @@
-<<<<<<< HEAD
 """Triton's interpreter made to work with numpy 2.4, which no longer turns arrays of one element into integers.
 
 Triton 3.6 holds every scalar in such an array, and asks for the integer where a loop's bound is not a constant.
@@ -17,10 +16,3 @@ def scalars_can_bound_loops(monkeypatch: pytest.MonkeyPatch) -> None:
         scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
 
     monkeypatch.setattr(interpreter, "_patch_lang_tensor", patch)
-=======
-"""Triton's kernels run in its interpreter: it looks when it is first imported."""
-
-import os
-
-os.environ.setdefault("TRITON_INTERPRET", "1")
->>>>>>> triton_ops
