@@ -105,13 +105,17 @@ def _check_case(checks: Checks, case: Case, device: torch.device, seed: int) -> 
     limits: dict[str, Any] = {"sliding_window": case.sliding_window, "softcap": case.softcap}
     rows = zip(torch.split(query, lens), keys, values, strict=True)
     expected = torch.cat([reference.attention(own, key, value, scale, **limits) for own, key, value in rows])
-    caches = [_scatter(states, batch, num_blocks, case.block_size).to(device) for states in (keys, values)]
+    key_cache, value_cache = (
+        _scatter(states, batch, num_blocks, case.block_size).to(device) for states in (keys, values)
+    )
 
     for name in _order(case, device):
 
         def measured(name: str = name) -> float:
             backend = make_attention(name, device, installed())
-            output = backend.begin(batch, case.block_size).attend(query.to(device), *caches, scale, **limits)
+            output = backend.begin(batch, case.block_size).attend(
+                query.to(device), key_cache, value_cache, scale, **limits
+            )
             return reference.error(output, expected)
 
         checks.error(name, str(case), measured, LIMITS[case.dtype])

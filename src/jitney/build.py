@@ -4,6 +4,7 @@ torch and transformers are imported when a model is loaded, not before.
 """
 
 import difflib
+import logging
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from os import PathLike
@@ -19,9 +20,12 @@ from jitney.text.tokenizer import Tokenizer
 if TYPE_CHECKING:
     import torch
 
-    from jitney.models.base import ModelSpec, PagedModel
+    from jitney.models.base import PagedModel
     from jitney.models.load import LoadedModel
+    from jitney.runner.memory_budget import MemoryBudget
     from jitney.runner.model_runner import ModelRunner
+
+logger = logging.getLogger(__name__)
 
 SIMULATED_STEP_S = 0.01
 SIMULATED_TOKEN_S = 0.0001
@@ -93,7 +97,7 @@ def engine_around(model: "PagedModel", eos_token_ids: tuple[int, ...], config: E
     from jitney.runner.model_runner import ModelRunner
 
     spec = model.spec
-    num_kv_blocks = _num_kv_blocks(spec, config)
+    num_kv_blocks = _num_kv_blocks(model, config)
     limits = resolve_limits(
         config,
         vocab_size=spec.vocab_size,
@@ -117,12 +121,29 @@ def engine_around(model: "PagedModel", eos_token_ids: tuple[int, ...], config: E
     return Engine(config, limits, _make_device(runner, model.device, config))
 
 
-def _num_kv_blocks(spec: "ModelSpec", config: EngineConfig) -> int:
+def _num_kv_blocks(model: "PagedModel", config: EngineConfig) -> int:
+    if model.device.type == "cuda":
+        return _gpu_memory_budget(model, config).num_kv_blocks
     from jitney.device.memory import available_memory_bytes
     from jitney.runner.kv_sizing import num_kv_blocks, resolve_max_model_len
 
     available = available_memory_bytes()
-    return num_kv_blocks(spec, config, resolve_max_model_len(spec, config, available), available)
+    return num_kv_blocks(model.spec, config, resolve_max_model_len(model.spec, config, available), available)
+
+
+def _gpu_memory_budget(model: "PagedModel", config: EngineConfig) -> "MemoryBudget":
+    from jitney.device.gpu_memory import CudaMemoryMeter
+    from jitney.runner.decode_graphs import padded_sizes
+    from jitney.runner.memory_budget import plan_memory
+    from jitney.runner.profile_run import profile_run
+
+    profile = profile_run(model, config, CudaMemoryMeter(model.device))
+    records_graphs = model.supports_graphs and not config.enforce_eager
+    budget = plan_memory(
+        profile, model.spec, config, num_graphs=len(padded_sizes(config.max_num_seqs)) if records_graphs else 0
+    )
+    logger.info("%s", budget.summary())
+    return budget
 
 
 def _num_host_kv_blocks(model: "PagedModel", config: EngineConfig, num_kv_blocks: int) -> int:

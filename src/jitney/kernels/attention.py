@@ -5,7 +5,6 @@ batch alone is worked out once. Knows no model and no request; imports a backend
 """
 
 import inspect
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -16,8 +15,6 @@ import torch
 from jitney.kernels.paged_attention import paged_attention
 from jitney.kernels.paged_kv import PagedBatch
 from jitney.kernels.read_plan import QueryTile, plan_reads
-
-logger = logging.getLogger(__name__)
 
 _HALF = (torch.float16, torch.bfloat16)
 _PAGE = {None: 256, "FA2": 256, "FA3": 16}
@@ -185,7 +182,7 @@ def choose_attention(
     has_sinks: bool,
     has_window: bool,
 ) -> AttentionBackend:
-    """The best installed backend for a model (see `attention_order`); logs its name.
+    """The best installed backend for a model (see `attention_order`).
 
     Args:
         dtype: of activations and cache.
@@ -197,9 +194,7 @@ def choose_attention(
         device.type == "cuda", dtype, frozenset(head_dims), block_size, has_softcap, has_sinks, has_window
     )
     here = installed()
-    name = attention_order(case, here)[0]
-    logger.info("attention: %s", name)
-    return make_attention(name, device, here)
+    return make_attention(attention_order(case, here)[0], device, here)
 
 
 def make_attention(name: str, device: torch.device, here: Installed) -> AttentionBackend:

@@ -26,7 +26,6 @@ from transformers import (
 from jitney.config import DType
 from jitney.errors import ModelLoadError
 from jitney.kernels.attention import choose_attention
-from jitney.models.base import PagedModel
 from jitney.models.decoder.checkpoint import SafetensorsFolder
 from jitney.models.decoder.families import decoder_config
 from jitney.models.decoder.load import load_decoder
@@ -50,7 +49,7 @@ _GGUF_STOP_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 class LoadedModel:
     """A model ready to run, and what the layers above need to know of its origin."""
 
-    model: PagedModel
+    model: FusedDecoder | TransformersModel
     path: Path | None
     """Where the tokenizer is: the folder, or the GGUF file itself. None for a model loaded by the caller."""
     eos_token_ids: tuple[int, ...]
@@ -77,10 +76,11 @@ def load_model(
     Raises ModelLoadError, saying what to change, if the model cannot be found, read or served.
     """
     loaded = _load(model, dtype, trust_remote_code, torch.device(device), block_size)
-    spec = loaded.model.spec
+    spec, where = loaded.model.spec, loaded.model.device
     way = "the fused decoder" if isinstance(loaded.model, FusedDecoder) else "transformers"
     form = str(spec.dtype).removeprefix("torch.")
-    logger.info("%s runs through %s (%s, %s, %s)", spec.name, way, spec.architecture, form, loaded.model.device)
+    attention = loaded.model.attention.name
+    logger.info("%s: %s through %s, %s on %s, %s attention", spec.name, spec.architecture, way, form, where, attention)
     return loaded
 
 
