@@ -6,11 +6,11 @@ from typing import Any, Literal, get_args
 from jitney.errors import ConfigError
 
 DType = Literal["auto", "float32", "bfloat16", "float16"]
-DeviceName = Literal["auto", "cpu", "simulated"]
+DeviceName = Literal["auto", "cuda", "cpu", "simulated"]
 BatchingPolicy = Literal["continuous", "static", "dynamic", "sequential"]
 SchedulingPolicy = Literal["fcfs", "priority"]
 
-MAX_DEPTH = 2
+MAX_DEPTH = 3
 
 
 def setting(default: Any, help: str) -> Any:
@@ -27,7 +27,7 @@ class EngineConfig:
         "Number format of weights and KV cache. auto: the checkpoint's own on a GPU, float32 on a CPU. "
         "bfloat16 halves the memory; outputs may differ in the last digits.",
     )
-    device: DeviceName = setting("auto", "Where steps run.")
+    device: DeviceName = setting("auto", "Where steps run. auto: the GPU if there is one, else the CPU.")
     max_model_len: int | None = setting(
         None, "Longest prompt + output, in tokens. Default: what the model was made for and the KV cache can hold."
     )
@@ -52,14 +52,33 @@ class EngineConfig:
     block_size: int = setting(16, "Tokens in one block of the paged KV cache.")
     num_kv_blocks: int | None = setting(
         None,
-        "Blocks in the KV cache. "
-        "Default: enough for all seats at full length, within half of the free memory and 8 GiB.",
+        "Blocks in the KV cache. Default: on a GPU all that gpu_memory_utilization leaves beside the largest step, "
+        "measured at the start; on a CPU enough for all seats at full length, within half of the free memory and "
+        "8 GiB.",
+    )
+    gpu_memory_utilization: float = setting(
+        0.9,
+        "Share of the GPU's memory for weights, activations and KV cache together. Higher holds more requests; "
+        "leave room for what else runs on the GPU.",
+    )
+    swap_space: float = setting(
+        0.0,
+        "GiB of pinned host memory to which preempted requests' KV blocks are moved, instead of computing them again. "
+        "Pays where prompts are long and the GPU's memory is short.",
+    )
+    enforce_eager: bool = setting(
+        False, "No CUDA graphs: the start is faster and memory is saved, each decode step costs the host more."
     )
     enable_prefix_caching: bool = setting(
         True, "Keep the KV blocks of past prompts and reuse them for requests that start alike."
     )
     async_scheduling: bool = setting(
         True, "Plan the next step while the device computes this one. Off: plan, compute, plan, compute."
+    )
+    max_steps_in_flight: int = setting(
+        2,
+        "Steps submitted before the first one's tokens are read, with async_scheduling (1 to 3). 2 hides the host; "
+        "3 pays only where one step is shorter than planning one, and costs one more wasted row per stopped request.",
     )
     batching_policy: BatchingPolicy = setting(
         "continuous",
@@ -83,6 +102,10 @@ class EngineConfig:
                 raise ConfigError(f"{name}={getattr(self, name)!r} is unknown; choose one of {', '.join(choices)}")
         for name in ("max_num_seqs", "max_num_batched_tokens", "block_size"):
             _positive_integer(name, getattr(self, name))
+        if self.max_steps_in_flight not in range(1, MAX_DEPTH + 1) or isinstance(self.max_steps_in_flight, bool):
+            raise ConfigError(f"max_steps_in_flight must be 1 to {MAX_DEPTH}, got {self.max_steps_in_flight!r}")
+        _number("gpu_memory_utilization", self.gpu_memory_utilization, 0.01, 1.0)
+        _number("swap_space", self.swap_space, 0.0, 16384.0)
         for name in ("max_model_len", "prefill_chunk_size", "num_kv_blocks"):
             if getattr(self, name) is not None:
                 _positive_integer(name, getattr(self, name))
@@ -91,9 +114,7 @@ class EngineConfig:
                 raise ConfigError(f"{name} must be True or False, got {getattr(self, name)!r}")
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:
             raise ConfigError(f"seed must be an integer from 0 to 2**63 - 1, got {self.seed!r}")
-        window = self.dynamic_batching_window_s
-        if isinstance(window, bool) or not isinstance(window, int | float) or not 0 <= window <= 3600:
-            raise ConfigError(f"dynamic_batching_window_s must be 0 to 3600 seconds, got {window!r}")
+        _number("dynamic_batching_window_s", self.dynamic_batching_window_s, 0, 3600)
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ConfigError(
                 f"max_num_batched_tokens={self.max_num_batched_tokens} is below max_num_seqs={self.max_num_seqs}: "
@@ -104,8 +125,8 @@ class EngineConfig:
 
     @property
     def depth(self) -> int:
-        """Steps in flight at once: 2 with asynchronous scheduling, else 1."""
-        return MAX_DEPTH if self.async_scheduling else 1
+        """Steps in flight at once: 1 is synchronous."""
+        return self.max_steps_in_flight if self.async_scheduling else 1
 
     @property
     def num_slots(self) -> int:
@@ -119,9 +140,20 @@ _CHOICES = {
     "batching_policy": get_args(BatchingPolicy),
     "scheduling_policy": get_args(SchedulingPolicy),
 }
-_SWITCHES = ("enable_chunked_prefill", "enable_prefix_caching", "async_scheduling", "trust_remote_code")
+_SWITCHES = (
+    "enable_chunked_prefill",
+    "enable_prefix_caching",
+    "async_scheduling",
+    "enforce_eager",
+    "trust_remote_code",
+)
 
 
 def _positive_integer(name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ConfigError(f"{name} must be a positive integer, got {value!r}")
+
+
+def _number(name: str, value: object, least: float, most: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+        raise ConfigError(f"{name} must be a number from {least} to {most}, got {value!r}")
