@@ -1,0 +1,63 @@
+"""The native library through ctypes: its structs, its functions, and how it is found. Knows no model family."""
+
+import ctypes
+import importlib.util
+from ctypes import POINTER, Structure, c_char_p, c_float, c_int32, c_int64, c_uint8, c_void_p
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+LIBRARY = "libjitney_native.so"
+
+
+class ModelConfig(Structure):
+    """csrc/model.h ModelConfig."""
+
+    _fields_ = [
+        *((name, c_int32) for name in (
+            "type", "num_layers", "hidden", "num_heads", "num_kv_heads", "head_dim", "intermediate", "vocab",
+            "block_size", "num_blocks", "rotary_half", "num_positions", "activation", "sandwich_norms", "qk_norm",
+            "qkv_bias",
+        )),
+        *((name, c_float) for name in (
+            "norm_eps", "norm_offset", "query_scale", "attention_softcap", "logit_softcap", "embedding_scale",
+        )),
+    ]  # fmt: skip
+
+
+class StepArgs(Structure):
+    """csrc/model.h StepArgs."""
+
+    _fields_ = [
+        *((name, c_int64) for name in ("num_tokens", "num_rows", "num_logits", "table_stride")),
+        *((name, c_void_p) for name in ("token_ids", "starts", "positions", "tables", "logits_tokens", "logits")),
+    ]
+
+
+_FUNCTIONS: dict[str, tuple[list[Any], Any]] = {
+    "jitney_isa": ([c_char_p], c_char_p),
+    "jitney_new": ([POINTER(ModelConfig), c_char_p, c_int32], c_void_p),
+    "jitney_free": ([c_void_p], None),
+    "jitney_untie": ([c_void_p], c_int32),
+    "jitney_pack": ([c_void_p, c_int32, c_int32, c_void_p, c_int32, c_int64, c_void_p], None),
+    "jitney_vector": ([c_void_p, c_int32, c_int32, c_void_p, c_int64], None),
+    "jitney_attention": ([c_void_p, c_int32, c_void_p, c_void_p, c_int64], None),
+    "jitney_forward": ([c_void_p, POINTER(StepArgs)], c_int32),
+    "jitney_argmax": ([c_void_p, c_void_p, c_int64, c_int64, c_void_p, POINTER(c_uint8)], None),
+}
+
+
+@cache
+def library() -> ctypes.CDLL | None:
+    """The compiled library; None if this installation has none (no compiler at install time)."""
+    spec = importlib.util.find_spec(__package__)
+    places = [] if spec is None else spec.submodule_search_locations or []
+    for place in places:
+        path = Path(place) / LIBRARY
+        if path.exists():
+            loaded = ctypes.CDLL(str(path))
+            for name, (arguments, result) in _FUNCTIONS.items():
+                function = getattr(loaded, name)
+                function.argtypes, function.restype = arguments, result
+            return loaded
+    return None
