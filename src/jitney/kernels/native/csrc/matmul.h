@@ -3,6 +3,8 @@
 // A row's sum over k runs in one fixed order whatever the tile's height, so a row's result does not depend on the rows
 // beside it (batch invariance).
 #pragma once
+#include <algorithm>
+
 #include "elementwise.h"
 #include "panels.h"
 #include "simd.h"
@@ -14,20 +16,30 @@ constexpr int kTileRows = 12;  // 24 of the 32 registers hold sums
 #else
 constexpr int kTileRows = 2;
 #endif
-constexpr int64_t kPrefetchBytes = 2048;
 
 template <int R>
 struct Tile {
     f32x16 sums[R][2];
 };
 
+// Bytes that will be wanted soon: each step through k asks for `per_step` of them, so that the next panel comes from
+// memory while this one is multiplied.
+struct Ahead {
+    const char* next;
+    int64_t per_step;
+
+    void fetch() {
+        for (int64_t i = 0; i < per_step; i += 64) __builtin_prefetch(next + i);
+        next += per_step;
+    }
+};
+
 template <int R>
-inline void multiply(Tile<R>& tile, const float* a, int64_t lda, const float* panel, int64_t k) {
+inline void multiply(Tile<R>& tile, const float* a, int64_t lda, const float* panel, int64_t k, Ahead ahead) {
     for (int r = 0; r < R; ++r) tile.sums[r][0] = tile.sums[r][1] = splat(0.0f);
     for (int64_t i = 0; i < k; ++i) {
         const float* b = panel + 32 * i;
-        __builtin_prefetch(reinterpret_cast<const char*>(b) + kPrefetchBytes);
-        __builtin_prefetch(reinterpret_cast<const char*>(b) + kPrefetchBytes + 64);
+        ahead.fetch();
         const f32x16 b0 = load<f32x16>(b), b1 = load<f32x16>(b + 16);
         for (int r = 0; r < R; ++r) {
             const f32x16 x = splat(a[r * lda + i]);
@@ -38,12 +50,11 @@ inline void multiply(Tile<R>& tile, const float* a, int64_t lda, const float* pa
 }
 
 template <int R>
-inline void multiply(Tile<R>& tile, const bf16* a, int64_t lda, const bf16* panel, int64_t k) {
+inline void multiply(Tile<R>& tile, const bf16* a, int64_t lda, const bf16* panel, int64_t k, Ahead ahead) {
     for (int r = 0; r < R; ++r) tile.sums[r][0] = tile.sums[r][1] = splat(0.0f);
     for (int64_t i = 0; i < k; i += 2) {
         const bf16* b = panel + 32 * i;
-        __builtin_prefetch(reinterpret_cast<const char*>(b) + kPrefetchBytes);
-        __builtin_prefetch(reinterpret_cast<const char*>(b) + kPrefetchBytes + 64);
+        ahead.fetch();
         for (int r = 0; r < R; ++r) {
             dot_pairs(tile.sums[r][0], a + r * lda + i, b);
             dot_pairs(tile.sums[r][1], a + r * lda + i, b + 32);
@@ -102,28 +113,35 @@ inline void finish_tile(const Product<T>& p, const Tile<R>& tile, int64_t row, i
 }
 
 template <class T, int R>
-inline void one_tile(const Product<T>& p, int64_t row, int64_t panel) {
+inline void one_tile(const Product<T>& p, int64_t row, int64_t panel, Ahead ahead) {
     Tile<R> tile;
-    multiply<R>(tile, p.a + row * p.lda, p.lda, reinterpret_cast<const T*>(p.b->panel(panel)), p.b->k);
+    multiply<R>(tile, p.a + row * p.lda, p.lda, reinterpret_cast<const T*>(p.b->panel(panel)), p.b->k, ahead);
     finish_tile<T, R>(p, tile, row, panel);
 }
 
-template <class T, int R = kTileRows - 1>
-inline void last_tile(const Product<T>& p, int64_t row, int64_t panel) {
+template <class T, int R = kTileRows>
+inline void any_tile(const Product<T>& p, int rows, int64_t row, int64_t panel, Ahead ahead) {
     if constexpr (R > 0) {
-        if (p.m - row == R)
-            one_tile<T, R>(p, row, panel);
+        if (rows == R)
+            one_tile<T, R>(p, row, panel, ahead);
         else
-            last_tile<T, R - 1>(p, row, panel);
+            any_tile<T, R - 1>(p, rows, row, panel, ahead);
     }
 }
 
-// All rows against one panel.
+// All rows against one panel, in tiles of nearly equal height.
 template <class T>
 inline void multiply_panel(const Product<T>& p, int64_t panel) {
-    int64_t row = 0;
-    for (; row + kTileRows <= p.m; row += kTileRows) one_tile<T, kTileRows>(p, row, panel);
-    last_tile<T>(p, row, panel);
+    const int64_t tiles = (p.m + kTileRows - 1) / kTileRows;
+    // The following panel is spread over the first tiles, a few lines of 64 bytes at each step.
+    constexpr int64_t step = sizeof(T) == 2 ? 2 : 1;
+    const int64_t fetching = std::min<int64_t>(tiles, 2);
+    const int64_t steps = p.b->k / step, bytes = p.b->panel_bytes() / fetching;
+    for (int64_t tile = 0; tile < tiles; ++tile) {
+        const int64_t row = p.m * tile / tiles, rows = p.m * (tile + 1) / tiles - row;
+        const char* next = p.b->panel(panel + 1) + tile * bytes;
+        any_tile<T>(p, static_cast<int>(rows), row, panel, {next, tile < fetching ? bytes / steps : 0});
+    }
 }
 
 }  // namespace JITNEY_ISA
