@@ -1,10 +1,11 @@
-"""Builds a transformers model from a GGUF file: config, tensors under their Hugging Face names, conversions undone.
+"""A GGUF file as a model: config, tensors under their Hugging Face names, conversions undone; and a transformers model
+built from them.
 
 llama.cpp changes some tensors when it converts a model: it reorders the rows of Q and K for its kind of rotary
 embedding (architecture llama) and stores Gemma's norm weights plus one. Both are turned back here.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,6 +17,8 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from jitney.errors import ModelLoadError
+from jitney.models.decoder.config import DecoderConfig
+from jitney.models.decoder.families import decoder_config
 from jitney.models.gguf_config import gguf_config
 from jitney.models.gguf_file import GGUFFile
 
@@ -56,16 +59,62 @@ _ROPE_TENSORS = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors
 """Not weights: they go into the rotary embedding."""
 
 
+class GGUFTensors:
+    """A GGUF file as a source of tensors (see `TensorSource`): dequantised one by one, to float32 on the CPU."""
+
+    def __init__(self, file: GGUFFile, config: PreTrainedConfig) -> None:
+        self.origin = str(file.path)
+        self._file = file
+        self._config = config
+
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Every tensor's shape under its transformers name. Raises ModelLoadError for a name that is not known."""
+        return {_hf_name(self._file, name): self._file.tensors[name].shape for name in self._names()}
+
+    def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """The tensors under their transformers names, with llama.cpp's changes undone."""
+        for name in self._names():
+            yield _hf_name(self._file, name), _restored(self._file, self._config, name)
+
+    def _names(self) -> list[str]:
+        return [name for name in self._file.tensors if name not in _ROPE_TENSORS]
+
+
+def gguf_decoder(file: GGUFFile) -> tuple[DecoderConfig, GGUFTensors] | None:
+    """What the fused decoder needs to load the file; None if it does not know the model exactly.
+
+    Raises ModelLoadError if the file's architecture is not served at all.
+    """
+    with _consistent(file):
+        config = gguf_config(file)
+        decoder = decoder_config(config)
+        factors = _rope_factors(file)
+        if decoder is None or (factors is not None and len(decoder.ropes) > 1):
+            return None
+        if factors is not None:
+            (rope,) = decoder.ropes
+            _check_rope_factors(file, factors, len(rope.frequencies))
+            decoder = decoder.with_rope_factors(factors)
+        return decoder, GGUFTensors(file, config)
+
+
 def load_gguf(file: GGUFFile, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     """The model in a GGUF file, dequantised to `dtype`, on the CPU, in evaluation mode.
 
     Raises ModelLoadError if its architecture or tensors are not what is served.
     """
-    try:
+    with _consistent(file):
         return _build(file, dtype)
+
+
+@contextmanager
+def _consistent(file: GGUFFile) -> Iterator[None]:
+    """Numbers in a damaged header can break anything that is built from them: any error is one of the file."""
+    try:
+        yield
     except ModelLoadError:
         raise
-    except Exception as error:  # numbers in a damaged header can break anything that is built from them
+    except Exception as error:
         raise ModelLoadError(
             f"The contents of {file.path} do not fit together ({type(error).__name__}: {error}); the file is damaged, "
             "or made by a converter that differs from llama.cpp's. Fetch it again, or use safetensors."
@@ -75,8 +124,9 @@ def load_gguf(file: GGUFFile, dtype: torch.dtype = torch.float32) -> PreTrainedM
 def _build(file: GGUFFile, dtype: torch.dtype) -> PreTrainedModel:
     config = gguf_config(file)
     model_class: Any = getattr(transformers, _CLASSES[file.architecture])
-    _check_shapes(file, model_class, config)
-    state = {name: tensor.to(dtype) for name, tensor in _state(file, config)}
+    source = GGUFTensors(file, config)
+    _check_shapes(source, model_class, config)
+    state = {name: tensor.to(dtype) for name, tensor in source.tensors()}
     with _quiet():
         # Takes the tensors as they are, without a copy, ties the head and computes what no file stores.
         model: PreTrainedModel = model_class.from_pretrained(None, config=config, state_dict=state, dtype=dtype)
@@ -86,13 +136,13 @@ def _build(file: GGUFFile, dtype: torch.dtype) -> PreTrainedModel:
     return model
 
 
-def _check_shapes(file: GGUFFile, model_class: type[PreTrainedModel], config: PreTrainedConfig) -> None:
+def _check_shapes(source: GGUFTensors, model_class: type[PreTrainedModel], config: PreTrainedConfig) -> None:
     """Raises ModelLoadError unless the file holds every tensor of the model, in its shape, and nothing else."""
     with torch.device("meta"):
         wanted = {name: tuple(tensor.shape) for name, tensor in model_class(config).state_dict().items()}
     if config.tie_word_embeddings:
         wanted.pop("lm_head.weight", None)
-    found = {_hf_name(file, name): tensor.shape for name, tensor in file.tensors.items() if name not in _ROPE_TENSORS}
+    found = source.shapes()
     wrong = [
         f"{name} is {found.get(name, 'missing')}, expected {wanted.get(name, 'no such tensor')}"
         for name in sorted(wanted.keys() | found.keys())
@@ -100,25 +150,24 @@ def _check_shapes(file: GGUFFile, model_class: type[PreTrainedModel], config: Pr
     ]
     if wrong:
         raise ModelLoadError(
-            f"{len(wrong)} tensors of {file.path} do not fit a {model_class.__name__} ({'; '.join(wrong[:3])}); the "
-            "file is damaged, or made by a converter that differs from llama.cpp's. Fetch it again, or use safetensors."
+            f"{len(wrong)} tensors of {source.origin} do not fit a {model_class.__name__} ({'; '.join(wrong[:3])}); "
+            "the file is damaged, or made by a converter that differs from llama.cpp's. Fetch it again, or use "
+            "safetensors."
         )
 
 
-def _state(file: GGUFFile, config: PreTrainedConfig) -> Iterator[tuple[str, torch.Tensor]]:
-    for name, tensor in file.tensors.items():
-        if name in _ROPE_TENSORS:
-            continue
-        values = tensor.dequantize()
-        if file.architecture == "llama" and ".attn_q." in name:
-            values = _restore_rope_order(values, config.num_attention_heads)
-        elif file.architecture == "llama" and ".attn_k." in name:
-            values = _restore_rope_order(values, config.num_key_value_heads)
-        elif file.architecture in ("gemma2", "gemma3") and name.endswith("norm.weight"):
-            values = values - 1
-        # Tensors stored as float32 are still views of the mapped file, which must not be written to.
-        owned = values if values.flags.writeable else values.copy()
-        yield _hf_name(file, name), torch.from_numpy(np.ascontiguousarray(owned))
+def _restored(file: GGUFFile, config: PreTrainedConfig, name: str) -> torch.Tensor:
+    """One tensor as transformers has it, float32."""
+    values = file.tensors[name].dequantize()
+    if file.architecture == "llama" and ".attn_q." in name:
+        values = _restore_rope_order(values, config.num_attention_heads)
+    elif file.architecture == "llama" and ".attn_k." in name:
+        values = _restore_rope_order(values, config.num_key_value_heads)
+    elif file.architecture in ("gemma2", "gemma3") and name.endswith("norm.weight"):
+        values = values - 1
+    # Tensors stored as float32 are still views of the mapped file, which must not be written to.
+    owned = values if values.flags.writeable else values.copy()
+    return torch.from_numpy(np.ascontiguousarray(owned))
 
 
 def _hf_name(file: GGUFFile, name: str) -> str:
@@ -141,18 +190,25 @@ def _restore_rope_order(values: NDArray[np.float32], num_heads: int) -> NDArray[
     return values.reshape(num_heads, half, 2, *values.shape[1:]).swapaxes(1, 2).reshape(values.shape)
 
 
-def _apply_rope_factors(file: GGUFFile, model: PreTrainedModel) -> None:
+def _rope_factors(file: GGUFFile) -> torch.Tensor | None:
     """Llama 3.1 and later: each rotary frequency is divided by a factor that the file holds as a tensor."""
-    if "rope_freqs.weight" not in file.tensors:
+    stored = file.tensors.get("rope_freqs.weight")
+    return None if stored is None else torch.from_numpy(stored.dequantize().copy())
+
+
+def _check_rope_factors(file: GGUFFile, factors: torch.Tensor, num_frequencies: int) -> None:
+    if factors.shape != (num_frequencies,):
+        raise ModelLoadError(f"{file.path}: rope_freqs has {len(factors)} factors for {num_frequencies} frequencies.")
+
+
+def _apply_rope_factors(file: GGUFFile, model: PreTrainedModel) -> None:
+    factors = _rope_factors(file)
+    if factors is None:
         return
-    factors = torch.from_numpy(file.tensors["rope_freqs.weight"].dequantize().copy())
     rotary = model.get_submodule("model.rotary_emb")
     for name in ("inv_freq", "original_inv_freq"):
         frequencies: torch.Tensor = getattr(rotary, name)
-        if frequencies.shape != factors.shape:
-            raise ModelLoadError(
-                f"{file.path}: rope_freqs has {len(factors)} factors for {len(frequencies)} frequencies."
-            )
+        _check_rope_factors(file, factors, len(frequencies))
         frequencies.div_(factors)
 
 

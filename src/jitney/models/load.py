@@ -5,6 +5,7 @@ are) and nothing of the embedded default model (whoever finds that hands over it
 """
 
 import json
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from os import PathLike
@@ -13,18 +14,34 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import (
+    CONFIG_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    GenerationConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 
 from jitney.config import DType
 from jitney.errors import ModelLoadError
 from jitney.models.base import PagedModel
+from jitney.models.decoder.checkpoint import SafetensorsFolder
+from jitney.models.decoder.families import decoder_config
+from jitney.models.decoder.load import load_decoder
+from jitney.models.decoder.model import FusedDecoder
 from jitney.models.gguf_file import read_gguf
-from jitney.models.gguf_weights import load_gguf
+from jitney.models.gguf_weights import gguf_decoder, load_gguf
 from jitney.models.hub import download
+from jitney.models.support import SERVED_DTYPES
 from jitney.models.transformers_model import TransformersModel
+
+logger = logging.getLogger(__name__)
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+_ADAPTER = "adapter_config.json"
+"""Marks an adapter (PEFT), which transformers applies on top of the weights it belongs to."""
 _GGUF_STOP_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
 
@@ -56,7 +73,17 @@ def load_model(
 
     Raises ModelLoadError, saying what to change, if the model cannot be found, read or served.
     """
-    device = torch.device(device)
+    loaded = _load(model, dtype, trust_remote_code, torch.device(device))
+    spec = loaded.model.spec
+    way = "the fused decoder" if isinstance(loaded.model, FusedDecoder) else "transformers"
+    form = str(spec.dtype).removeprefix("torch.")
+    logger.info("%s runs through %s (%s, %s, %s)", spec.name, way, spec.architecture, form, loaded.model.device)
+    return loaded
+
+
+def _load(
+    model: str | PathLike[str] | PreTrainedModel, dtype: DType, trust_remote_code: bool, device: torch.device
+) -> LoadedModel:
     if isinstance(model, PreTrainedModel):
         return _share(model, dtype, device)
     if not str(model):
@@ -80,15 +107,18 @@ def _share(model: PreTrainedModel, dtype: DType, device: torch.device) -> Loaded
         raise ModelLoadError(
             f"The loaded model is on {paged.device}, the engine on {device}; move it with model.to({str(device)!r})."
         )
-    return LoadedModel(paged, None, _eos_token_ids(model))
+    return LoadedModel(paged, None, _eos_token_ids(getattr(model, "generation_config", None), model.config))
 
 
 def _load_gguf(path: Path, dtype: DType, device: torch.device) -> LoadedModel:
     file = read_gguf(path)
-    model = load_gguf(file, _torch_dtype(dtype, device) or torch.bfloat16)
     stops = [file.metadata.get(f"tokenizer.ggml.{key}") for key in _GGUF_STOP_KEYS]
     eos = tuple(dict.fromkeys(token for token in stops if isinstance(token, int)))
-    return LoadedModel(_paged(model, device), path, eos)
+    torch_dtype = _torch_dtype(dtype, device) or torch.bfloat16
+    fused = gguf_decoder(file)
+    if fused is not None:
+        return LoadedModel(load_decoder(*fused, torch_dtype, device), path, eos)
+    return LoadedModel(_paged(load_gguf(file, torch_dtype), device), path, eos)
 
 
 def _paged(model: Any, device: torch.device) -> TransformersModel:
@@ -98,30 +128,57 @@ def _paged(model: Any, device: torch.device) -> TransformersModel:
 def _load_folder(path: Path, dtype: DType, trust_remote_code: bool, device: torch.device) -> LoadedModel:
     if not (path / "config.json").is_file():
         return _load_gguf(_only_gguf(path), dtype, device)
-    _check_folder(path, trust_remote_code)
+    raw = _check_folder(path, trust_remote_code)
     try:
         config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
         if config.is_encoder_decoder:
             raise ModelLoadError(f"{path} is an encoder-decoder model; Jitney serves decoder-only language models.")
-        auto: Any = AutoModelForCausalLM  # its annotations do not know output_loading_info
-        model, info = auto.from_pretrained(
-            path,
-            config=config,
-            dtype=_torch_dtype(dtype, device) or "auto",
-            use_safetensors=True,
-            local_files_only=True,
-            trust_remote_code=trust_remote_code,
-            output_loading_info=True,
-        )
+        runs_own_code = trust_remote_code and "auto_map" in raw
+        fused = None if runs_own_code else _load_fused(path, config, _torch_dtype(dtype, device), device)
+        if fused is not None:
+            return LoadedModel(fused, path, _folder_eos_token_ids(path, config))
+        model = _load_transformers(path, config, _torch_dtype(dtype, device), trust_remote_code)
     except ModelLoadError:
         raise
     except Exception as error:  # files of any kind of damage, read by many parsers
         raise ModelLoadError(f"{path} cannot be loaded ({type(error).__name__}): {_brief(error)}") from error
+    return LoadedModel(_paged(model, device), path, _eos_token_ids(model.generation_config, model.config))
+
+
+def _load_fused(
+    path: Path, config: PreTrainedConfig, dtype: torch.dtype | None, device: torch.device
+) -> FusedDecoder | None:
+    """The folder's model as a fused decoder; None if it is not one that is known exactly."""
+    known = decoder_config(config)
+    as_saved = config.architectures is None or (known is not None and config.architectures == [known.architecture])
+    if known is None or not as_saved or not SafetensorsFolder.is_in(path) or (path / _ADAPTER).exists():
+        return None
+    source = SafetensorsFolder(path, device)
+    chosen = dtype or config.dtype or source.dtype
+    if chosen not in SERVED_DTYPES:
+        raise ModelLoadError(f"{path} is in {chosen}; choose a dtype of {', '.join(_DTYPES)}.")
+    return load_decoder(known, source, chosen, device)
+
+
+def _load_transformers(
+    path: Path, config: PreTrainedConfig, dtype: torch.dtype | None, trust_remote_code: bool
+) -> PreTrainedModel:
+    auto: Any = AutoModelForCausalLM  # its annotations do not know output_loading_info
+    model, info = auto.from_pretrained(
+        path,
+        config=config,
+        dtype=dtype or "auto",
+        use_safetensors=True,
+        local_files_only=True,
+        trust_remote_code=trust_remote_code,
+        output_loading_info=True,
+    )
     if missing := sorted(info["missing_keys"]):
         raise ModelLoadError(
             f"{path} lacks {len(missing)} tensors of the model ({', '.join(missing[:3])}); fetch it again, complete."
         )
-    return LoadedModel(_paged(model, device), path, _eos_token_ids(model))
+    loaded: PreTrainedModel = model
+    return loaded
 
 
 def _only_gguf(path: Path) -> Path:
@@ -134,7 +191,8 @@ def _only_gguf(path: Path) -> Path:
     raise ModelLoadError(f"{path} holds neither a config.json nor a GGUF file, so it is no model folder.")
 
 
-def _check_folder(path: Path, trust_remote_code: bool) -> None:
+def _check_folder(path: Path, trust_remote_code: bool) -> dict[str, Any]:
+    """The contents of config.json, if the folder's weights may be loaded. Raises ModelLoadError if not."""
     try:
         config: Any = json.loads((path / "config.json").read_text("utf-8"))
     except (OSError, ValueError) as error:
@@ -158,6 +216,7 @@ def _check_folder(path: Path, trust_remote_code: bool) -> None:
             f"{path} holds no weights in *.safetensors (pickle weights are neither fetched nor loaded); fetch the "
             "model again, or choose one that has them."
         )
+    return config
 
 
 def _is_known(config: dict[str, Any]) -> bool:
@@ -179,11 +238,18 @@ def _torch_dtype(dtype: DType, device: torch.device) -> torch.dtype | None:
     return torch.float32 if device.type == "cpu" else None
 
 
-def _eos_token_ids(model: PreTrainedModel) -> tuple[int, ...]:
-    generation = getattr(model, "generation_config", None)
+def _folder_eos_token_ids(path: Path, config: PreTrainedConfig) -> tuple[int, ...]:
+    try:
+        generation = GenerationConfig.from_pretrained(path, local_files_only=True)
+    except OSError:  # there is none, or it cannot be read: the model's config counts, as in transformers
+        generation = None
+    return _eos_token_ids(generation, config)
+
+
+def _eos_token_ids(generation: GenerationConfig | None, config: PreTrainedConfig) -> tuple[int, ...]:
     ids = getattr(generation, "eos_token_id", None)
     if ids is None:
-        ids = model.config.eos_token_id
+        ids = config.eos_token_id
     if ids is None:
         return ()
     return tuple(int(token) for token in ids) if isinstance(ids, Iterable) else (int(ids),)
