@@ -3,11 +3,55 @@
 import ctypes
 import importlib.util
 from ctypes import POINTER, Structure, c_char_p, c_float, c_int32, c_int64, c_uint8, c_void_p
+from enum import IntEnum
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 LIBRARY = "libjitney_native.so"
+
+
+class Type(IntEnum):
+    """csrc/panels.h Type."""
+
+    F32 = 0
+    BF16 = 1
+
+
+class Source(IntEnum):
+    """csrc/pack.h Source: how a checkpoint stores a tensor."""
+
+    F32 = 0
+    F16 = 1
+    BF16 = 2
+    Q4_0 = 3
+    Q4_1 = 4
+    Q8_0 = 5
+
+
+class Matrix(IntEnum):
+    """The packed matrices of a layer."""
+
+    QKV = 0
+    OUT = 1
+    GATE_UP = 2
+    DOWN = 3
+
+
+HEAD, EMBEDDING, FINAL_NORM = 0, 1, 0
+"""What belongs to no layer (layer -1): two matrices and a vector."""
+
+
+class Vector(IntEnum):
+    """The float32 vectors of a layer."""
+
+    INPUT_NORM = 0
+    AFTER_ATTENTION_NORM = 1
+    MLP_NORM = 2
+    AFTER_MLP_NORM = 3
+    QUERY_NORM = 4
+    KEY_NORM = 5
+    QKV_BIAS = 6
 
 
 class ModelConfig(Structure):
@@ -16,7 +60,7 @@ class ModelConfig(Structure):
     _fields_ = [
         *((name, c_int32) for name in (
             "type", "num_layers", "hidden", "num_heads", "num_kv_heads", "head_dim", "intermediate", "vocab",
-            "block_size", "num_blocks", "rotary_half", "num_positions", "activation", "sandwich_norms", "qk_norm",
+            "rotary_half", "num_positions", "activation", "sandwich_norms", "qk_norm",
             "qkv_bias",
         )),
         *((name, c_float) for name in (
@@ -29,8 +73,11 @@ class StepArgs(Structure):
     """csrc/model.h StepArgs."""
 
     _fields_ = [
-        *((name, c_int64) for name in ("num_tokens", "num_rows", "num_logits", "table_stride")),
-        *((name, c_void_p) for name in ("token_ids", "starts", "positions", "tables", "logits_tokens", "logits")),
+        *((name, c_int64) for name in ("num_tokens", "num_rows", "num_logits", "table_stride", "block_size")),
+        *(
+            (name, c_void_p)
+            for name in ("keys", "values", "token_ids", "starts", "positions", "tables", "logits_tokens", "logits")
+        ),
     ]
 
 

@@ -86,15 +86,11 @@ void* jitney_new(const ModelConfig* config, const char* isa, int32_t num_threads
     try {
         auto engine = std::make_unique<Engine>(table, num_threads, *config);
         const int64_t d = config->head_dim, heads = config->num_heads + 2 * config->num_kv_heads;
-        const int64_t cache = int64_t{config->num_blocks} * config->num_kv_heads * config->block_size * d *
-                              size_of(static_cast<Type>(config->type));
         for (Layer& layer : engine->decoder.layers) {
             engine->shape(layer.qkv, heads * d, config->hidden);
             engine->shape(layer.out, config->hidden, config->num_heads * d);
             engine->shape(layer.gate_up, 2 * int64_t{config->intermediate}, config->hidden);
             engine->shape(layer.down, config->hidden, config->intermediate);
-            layer.keys = engine->allocate(cache);
-            layer.values = engine->allocate(cache);
         }
         engine->shape(engine->decoder.head, config->vocab, config->hidden);
         return engine.release();

@@ -43,12 +43,15 @@ public:
 
     void run() {
         embed();
-        for (auto& layer : m_.layers) {
+        for (size_t index = 0; index < m_.layers.size(); ++index) {
+            const Layer& layer = m_.layers[index];
+            T* keys = static_cast<T*>(s_.keys[index]);
+            T* values = static_cast<T*>(s_.values[index]);
             norm(hidden_, layer.input_norm, normed_);
             product(normed_, c_.hidden, layer.qkv, Finish::store, projected_, qkv_width_,
                     layer.qkv_bias.empty() ? nullptr : layer.qkv_bias.data());
-            write_cache(layer);
-            attention(layer);
+            write_cache(layer, keys, values);
+            attention(layer, keys, values);
             add_product(attended_, query_width_, layer.out, layer.after_attention_norm);
             norm(hidden_, layer.mlp_norm, normed_);
             gate(layer);
@@ -118,13 +121,13 @@ private:
         });
     }
 
-    void write_cache(const Layer& layer) {
+    void write_cache(const Layer& layer, T* keys, T* values) {
         pool_.run(num_slices(), [&](int64_t slice, int) {
-            for (int64_t t = slice_start(slice); t < slice_start(slice + 1); ++t) write_token(layer, t);
+            for (int64_t t = slice_start(slice); t < slice_start(slice + 1); ++t) write_token(layer, t, keys, values);
         });
     }
 
-    void write_token(const Layer& layer, int64_t token) {
+    void write_token(const Layer& layer, int64_t token, T* keys, T* values) {
         const int64_t d = c_.head_dim, at = position(token);
         float* states = projected_ + token * qkv_width_;
         const float* cos = layer.cos ? layer.cos + at * c_.rotary_half : nullptr;
@@ -139,19 +142,18 @@ private:
         }
         T* query = query_ + token * query_width_;
         for (int64_t i = 0; i < query_width_; i += 16) store_as(query + i, load<f32x16>(states + i));
-        const int64_t block = table(row_of_[token])[at / c_.block_size], offset = at % c_.block_size;
+        const int64_t block = table(row_of_[token])[at / s_.block_size], offset = at % s_.block_size;
         for (int64_t h = 0; h < c_.num_kv_heads; ++h) {
-            const int64_t place = (block * c_.num_kv_heads + h) * c_.block_size * d;
+            const int64_t place = (block * c_.num_kv_heads + h) * s_.block_size * d;
             const float* key = states + query_width_ + h * d;
-            write_kv(key, key + kv_width_, static_cast<T*>(layer.keys) + place, static_cast<T*>(layer.values) + place,
-                     offset, d, c_.block_size);
+            write_kv(key, key + kv_width_, keys + place, values + place, offset, d, s_.block_size);
         }
     }
 
-    void attention(const Layer& layer) {
-        const AttentionLayer<T> a{query_,          attended_,      static_cast<const T*>(layer.keys),
-                                  static_cast<const T*>(layer.values), c_.num_heads, c_.num_kv_heads, c_.head_dim,
-                                  c_.block_size,   c_.query_scale, c_.attention_softcap, layer.window};
+    void attention(const Layer& layer, const T* keys, const T* values) {
+        const AttentionLayer<T> a{query_,        attended_,     keys,          values,
+                                  c_.num_heads,  c_.num_kv_heads, c_.head_dim, s_.block_size,
+                                  c_.query_scale, c_.attention_softcap, layer.window};
         if (tasks_.empty()) find_tasks();
         pool_.run(static_cast<int64_t>(tasks_.size()),
                   [&](int64_t index, int thread) { attend(a, tasks_[index], scratch_[thread]); });

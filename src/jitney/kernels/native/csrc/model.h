@@ -11,7 +11,6 @@ namespace jitney {
 struct ModelConfig {
     int32_t type;  // Type of weights, activations between the products, and KV cache
     int32_t num_layers, hidden, num_heads, num_kv_heads, head_dim, intermediate, vocab;
-    int32_t block_size, num_blocks;  // of the KV cache, scratch block 0 included
     int32_t rotary_half;             // half of the dimensions that rotate
     int32_t num_positions;           // rows of the rotary tables
     int32_t activation;              // Activation
@@ -26,12 +25,12 @@ struct Layer {
     std::vector<float> input_norm, after_attention_norm, mlp_norm, after_mlp_norm, query_norm, key_norm, qkv_bias;
     const float *cos = nullptr, *sin = nullptr;  // [num_positions, rotary_half]; null: no rotation
     int64_t window = 0;
-    void *keys = nullptr, *values = nullptr;
 };
 
 // The ragged batch of one step: row r is the tokens [starts[r], starts[r + 1]).
 struct StepArgs {
-    int64_t num_tokens, num_rows, num_logits, table_stride;
+    int64_t num_tokens, num_rows, num_logits, table_stride, block_size;
+    void *const *keys, *const *values;  // [num_layers] each layer's KV cache (layout: attention.h)
     const int32_t* token_ids;      // [num_tokens]
     const int32_t* starts;         // [num_rows + 1]
     const int32_t* positions;      // [num_rows] of each row's first token
