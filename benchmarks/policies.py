@@ -29,6 +29,13 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
+Lengths = tuple[float, int, int]
+"""Median, least and most of a log-normal length, in tokens."""
+PROMPTS: Lengths = (48, 4, 384)
+OUTPUTS: Lengths = (32, 2, 192)
+SPREAD = 0.8
+
+
 @dataclass(frozen=True)
 class Shape:
     """One request of the traffic."""
@@ -38,25 +45,36 @@ class Shape:
     num_tokens: int
 
 
-def traffic(count: int, rate: float, vocab_size: int, seed: int) -> list[Shape]:
-    """Prompts of median 48 tokens, outputs of median 32 (log-normal, at most 192): lengths vary as in chat."""
+def traffic(
+    count: int, rate: float, vocab_size: int, seed: int, prompts: Lengths = PROMPTS, outputs: Lengths = OUTPUTS
+) -> list[Shape]:
+    """`count` requests, `rate` of them a second, with random tokens: lengths vary as in chat."""
     random = np.random.default_rng(seed)
     arrivals = np.cumsum(random.exponential(1 / rate, count))
-    prompts = np.clip(random.lognormal(np.log(48), 0.8, count), 4, 384).astype(int)
-    outputs = np.clip(random.lognormal(np.log(32), 0.8, count), 2, 192).astype(int)
+    prompt_lens, output_lens = (_lengths(random, count, lengths) for lengths in (prompts, outputs))
+    first = min(100, vocab_size // 2)
     return [
-        Shape(float(arrival - arrivals[0]), random.integers(100, vocab_size, length).tolist(), int(tokens))
-        for arrival, length, tokens in zip(arrivals, prompts, outputs, strict=True)
+        Shape(float(arrival - arrivals[0]), random.integers(first, vocab_size, length).tolist(), int(tokens))
+        for arrival, length, tokens in zip(arrivals, prompt_lens, output_lens, strict=True)
     ]
 
 
-def play(engine: Engine, shapes: list[Shape], name: str) -> list[Request]:
-    """Send the traffic on schedule and step until all of it has been served."""
+def _lengths(random: np.random.Generator, count: int, lengths: Lengths) -> np.ndarray[Any, np.dtype[np.int64]]:
+    median, least, most = lengths
+    return np.clip(random.lognormal(np.log(median), SPREAD, count), least, most).astype(np.int64)
+
+
+def play(engine: Engine, shapes: list[Shape], name: str, at_most_s: float = float("inf")) -> list[Request]:
+    """Send the traffic on schedule and step until all of it has been served, or the time is over: then what runs ends
+    as it is, and the rest is not sent."""
     requests: list[Request] = []
     start = engine.device.now()
-    with tqdm(total=sum(shape.num_tokens for shape in shapes), desc=name, unit="tok", leave=False) as bar:
+    with tqdm(total=sum(shape.num_tokens for shape in shapes), desc=name, unit="tok", leave=False, disable=None) as bar:
         while len(requests) < len(shapes) or engine.has_work:
             now = engine.device.now() - start
+            if now > at_most_s:
+                engine.abort_all()
+                shapes = shapes[: len(requests)]
             while len(requests) < len(shapes) and shapes[len(requests)].arrival_s <= now:
                 shape = shapes[len(requests)]
                 params = SamplingParams(temperature=0.0, max_tokens=shape.num_tokens, ignore_eos=True)
@@ -77,19 +95,20 @@ def play(engine: Engine, shapes: list[Shape], name: str) -> list[Request]:
 
 
 def measure(llm: LLM, shapes: list[Shape], name: str) -> dict[str, float]:
-    engine = llm.engine
-    first = engine.records.num_steps
-    requests = play(engine, shapes, name)
+    first = llm.engine.records.num_steps
+    return figures(llm.engine, first, play(llm.engine, shapes, name))
+
+
+def figures(engine: Engine, first: int, requests: list[Request]) -> dict[str, float]:
+    """What the requests of `play` saw, and what the engine did from its step number `first` on."""
     records = engine.records.since(first)
-    arrivals = [request.metrics.arrival_time for request in requests]
-    ends = [request.metrics.finished_time or 0.0 for request in requests]
-    starts = [request.metrics.first_token_time or 0.0 for request in requests]
     assert all(request.error is None for request in requests)
-    waits = np.array(starts) - np.array(arrivals)
-    seconds = max(ends) - min(arrivals)
+    metrics = [request.metrics for request in requests]
+    waits = [m.first_token_time - m.arrival_time for m in metrics if m.first_token_time is not None]
+    seconds = max(m.finished_time or 0.0 for m in metrics) - min(m.arrival_time for m in metrics)
     return {
         "seconds": seconds,
-        "tokens/s": sum(shape.num_tokens for shape in shapes) / seconds,
+        "tokens/s": sum(len(request.output_token_ids) for request in requests) / seconds,
         "TTFT p50 s": float(np.percentile(waits, 50)),
         "TTFT p99 s": float(np.percentile(waits, 99)),
         "seats used %": 100 * slot_occupancy(records, engine.config.max_num_seqs),

@@ -1,5 +1,6 @@
 """Runs the engine in one mode and holds every output against the oracle."""
 
+from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedModel
@@ -11,7 +12,12 @@ from .reference import Comparison, Reference
 
 
 def compare(
-    model: PreTrainedModel, expected: list[Reference], mode: str, num_seqs: int, n: int = 1, tokenizer: Any = None
+    model: PreTrainedModel | Path,
+    expected: list[Reference],
+    mode: str,
+    num_seqs: int,
+    n: int = 1,
+    tokenizer: Any = None,
 ) -> Comparison:
     """Generate from the prompts of `expected` in float32, greedy; fails at the first difference that is no near tie."""
     num_tokens = len(expected[0].tokens)

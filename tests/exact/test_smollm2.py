@@ -48,6 +48,10 @@ def test_a_sample_has_the_tokens_of_transformers(sample: list[Reference], mode: 
     compare(smollm2(), sample, mode, num_seqs=3, tokenizer=tokenizer())
 
 
+def test_the_fused_decoder_has_the_tokens_of_transformers(sample: list[Reference]) -> None:
+    compare(embedded_model_path(), sample, "async", num_seqs=3)
+
+
 def test_preemption_does_not_change_a_token(sample: list[Reference]) -> None:
     compare(smollm2(), sample[:-1], "tiny pool, sync, blocks of 1", num_seqs=3)
 

@@ -13,7 +13,7 @@ from tests.models.tiny import tiny_model
 from transformers import PreTrainedModel, T5Config, T5ForConditionalGeneration
 
 from jitney.errors import ModelLoadError
-from jitney.models.load import LoadedModel, load_model
+from jitney.models.load import LoadedModel, _load_fused, load_model
 
 
 @pytest.fixture
@@ -156,3 +156,28 @@ def test_an_encoder_decoder_folder_is_refused(tmp_path: Path) -> None:
 def test_a_name_that_leads_nowhere_is_refused(name: str) -> None:
     with pytest.raises(ModelLoadError, match="no file or folder here"):
         load_model(name)
+
+
+@pytest.mark.parametrize(
+    ("family", "way"), [("llama", "the fused decoder (LlamaForCausalLM"), ("gpt2", "transformers (GPT2LMHeadModel")]
+)
+def test_one_line_says_which_code_runs_the_model(
+    family: str, way: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tiny_model(family).save_pretrained(tmp_path)
+    with caplog.at_level("INFO", logger="jitney"):
+        load_model(tmp_path)
+    assert [record.getMessage() for record in caplog.records] == [f"{tmp_path} runs through {way}, float32, cpu)"]
+
+
+def test_without_a_dtype_a_checkpoint_keeps_its_own(tmp_path: Path) -> None:
+    """What "auto" means off the CPU: the config's, else that of the stored tensors."""
+    tiny_model("llama").to(torch.bfloat16).save_pretrained(tmp_path)
+    config = tiny_model("llama").config
+    for named, expected in ((torch.float16, torch.float16), (None, torch.bfloat16)):
+        config.dtype = named
+        decoder = _load_fused(tmp_path, config, None, torch.device("cpu"))
+        assert decoder is not None and decoder.spec.dtype is expected
+    config.dtype = torch.float64
+    with pytest.raises(ModelLoadError, match=r"float64; choose a dtype of float32, bfloat16, float16"):
+        _load_fused(tmp_path, config, None, torch.device("cpu"))

@@ -147,7 +147,7 @@ def test_loading_never_holds_more_than_the_model_and_one_tensor(form: str, dtype
     assert 1.1 * largest < own / 2, "else this test could not tell a second copy"
 
 
-def test_the_embedded_forms_of_one_model_load_alike(tmp_path: Path) -> None:
+def test_a_gguf_file_and_a_folder_of_one_model_fill_the_same_weights(tmp_path: Path) -> None:
     model = model_of("qwen3")
     write_gguf(model, tmp_path / "m.gguf")
     decoder = fused(model, tmp_path / "folder")

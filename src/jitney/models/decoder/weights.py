@@ -75,36 +75,33 @@ class DecoderWeights:
 def allocate_weights(config: DecoderConfig, dtype: torch.dtype, device: torch.device) -> DecoderWeights:
     """Weights with undefined contents."""
 
-    def new(*shape: int, wanted: bool = True) -> torch.Tensor | None:
-        return torch.empty(shape, dtype=dtype, device=device) if wanted else None
-
-    def must(*shape: int) -> torch.Tensor:
+    def new(*shape: int) -> torch.Tensor:
         return torch.empty(shape, dtype=dtype, device=device)
 
     hidden, inner = config.hidden_size, config.intermediate_size
     qkv_rows = config.query_size + 2 * config.kv_size
     layers = tuple(
         LayerWeights(
-            input_norm=must(hidden),
-            qkv=must(qkv_rows, hidden),
-            qkv_bias=new(qkv_rows, wanted=config.qkv_bias),
-            q_norm=new(config.head_dim, wanted=config.has_qk_norm),
-            k_norm=new(config.head_dim, wanted=config.has_qk_norm),
-            output=must(hidden, config.query_size),
-            output_bias=new(hidden, wanted=config.output_bias),
-            post_attention_norm=new(hidden, wanted=config.has_post_norms),
-            mlp_norm=must(hidden),
-            gate_up=must(2 * inner, hidden),
-            gate_up_bias=new(2 * inner, wanted=config.mlp_bias),
-            down=must(hidden, inner),
-            down_bias=new(hidden, wanted=config.mlp_bias),
-            post_mlp_norm=new(hidden, wanted=config.has_post_norms),
+            input_norm=new(hidden),
+            qkv=new(qkv_rows, hidden),
+            qkv_bias=new(qkv_rows) if config.qkv_bias else None,
+            q_norm=new(config.head_dim) if config.has_qk_norm else None,
+            k_norm=new(config.head_dim) if config.has_qk_norm else None,
+            output=new(hidden, config.query_size),
+            output_bias=new(hidden) if config.output_bias else None,
+            post_attention_norm=new(hidden) if config.has_post_norms else None,
+            mlp_norm=new(hidden),
+            gate_up=new(2 * inner, hidden),
+            gate_up_bias=new(2 * inner) if config.mlp_bias else None,
+            down=new(hidden, inner),
+            down_bias=new(hidden) if config.mlp_bias else None,
+            post_mlp_norm=new(hidden) if config.has_post_norms else None,
         )
         for _ in config.layers
     )
-    embedding = must(config.vocab_size, hidden)
-    head = embedding if config.tie_word_embeddings else must(config.vocab_size, hidden)
-    return DecoderWeights(embedding, layers, must(hidden), head)
+    embedding = new(config.vocab_size, hidden)
+    head = embedding if config.tie_word_embeddings else new(config.vocab_size, hidden)
+    return DecoderWeights(embedding, layers, new(hidden), head)
 
 
 def load_weights(
