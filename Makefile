@@ -13,7 +13,7 @@ ARGS ?=
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-$(STAMP): pyproject.toml scripts/install.sh
+$(STAMP): pyproject.toml CMakeLists.txt scripts/install.sh $(wildcard src/jitney/kernels/native/csrc/*)
 	PYTHON="$(PYTHON)" VENV="$(VENV)" scripts/install.sh
 	@touch $@
 
