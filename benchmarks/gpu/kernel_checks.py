@@ -11,20 +11,14 @@ from typing import Any
 import torch
 
 from gpu import reference
-from gpu.checks import Checks, find
+from gpu.checks import Checks
 from gpu.ragged import Row, ragged_batch, random_tables
 from gpu.scale import Scale
-from jitney.kernels.paged_attention import paged_attention
+from jitney.kernels.attention import AttentionCase, attention_order, installed, make_attention
 from jitney.kernels.paged_kv import PagedBatch
 
 LIMITS = {torch.float32: 1e-3, torch.bfloat16: 1e-2, torch.float16: 3e-3}
-BACKENDS = (
-    ("jitney.kernels.attention", "TorchAttention", False),
-    ("jitney.kernels.varlen", "VarlenAttention", True),
-    ("jitney.kernels.triton.attention", "TritonAttention", True),
-    ("jitney.kernels.flashinfer", "FlashInferAttention", True),
-)
-"""(module, class, whether it needs a GPU)"""
+BACKENDS = ("torch", "varlen", "triton", "flashinfer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,48 +63,34 @@ def cases(longest: int) -> list[Case]:
 
 def check_attention(checks: Checks, scale: Scale, device: torch.device, ends_at_s: float) -> None:
     """All cases, each on all backends, as long as the part has more than `ends_at_s` seconds left."""
-    backends: list[tuple[str, Any]] = [("paged_attention", _Function())]
-    for module, name, needs_gpu in BACKENDS:
-        _take(checks, backends, module, name, needs_gpu, device)
+    for name in BACKENDS:
+        if name not in _usual_order(device):
+            checks.absent(name, "not on this machine")
     for number, case in enumerate(cases(scale.long_context)):
         if checks.part.left_s < ends_at_s:
             checks.left_out("attention", f"no time for cases from the {number + 1}. on", str(case))
             return
-        _check_case(checks, backends, case, device, number)
+        _check_case(checks, case, device, number)
 
 
-def _take(
-    checks: Checks, found: list[tuple[str, Any]], module: str, name: str, needs_gpu: bool, device: torch.device
-) -> None:
-    kind = find(module, name)
-    if kind is None:
-        checks.absent(name, f"{module} has none here")
-        return
-    if needs_gpu and device.type != "cuda":
-        checks.left_out(name, "needs a GPU")
-        return
-    try:
-        found.append((name, kind()))
-    except Exception as error:
-        checks.left_out(name, f"cannot be made here: {error}")
+def _order(case: Case, device: torch.device) -> list[str]:
+    """The backends that say they serve a case here."""
+    needs = AttentionCase(
+        device.type == "cuda",
+        case.dtype,
+        frozenset({case.head_dim}),
+        case.block_size,
+        has_softcap=case.softcap is not None,
+        has_window=case.sliding_window is not None,
+    )
+    return attention_order(needs, installed())
 
 
-class _Function:
-    """The reference function in the form of a backend, run on the device."""
-
-    def begin(self, batch: PagedBatch, block_size: int) -> "_Function":
-        self._batch = batch
-        return self
-
-    def attend(
-        self, query: torch.Tensor, key_cache: torch.Tensor, value_cache: torch.Tensor, scale: float, **more: Any
-    ) -> torch.Tensor:
-        return paged_attention(query, key_cache, value_cache, self._batch, scale, **more)
+def _usual_order(device: torch.device) -> list[str]:
+    return _order(Case((), block_size=256), device)
 
 
-def _check_case(
-    checks: Checks, backends: Sequence[tuple[str, Any]], case: Case, device: torch.device, seed: int
-) -> None:
+def _check_case(checks: Checks, case: Case, device: torch.device, seed: int) -> None:
     random = torch.Generator().manual_seed(seed)
     past_lens = [past + new for past, new in case.rows]
     tables = random_tables(past_lens, case.block_size, seed)
@@ -125,12 +105,17 @@ def _check_case(
     limits: dict[str, Any] = {"sliding_window": case.sliding_window, "softcap": case.softcap}
     rows = zip(torch.split(query, lens), keys, values, strict=True)
     expected = torch.cat([reference.attention(own, key, value, scale, **limits) for own, key, value in rows])
-    caches = [_scatter(states, batch, num_blocks, case.block_size).to(device) for states in (keys, values)]
+    key_cache, value_cache = (
+        _scatter(states, batch, num_blocks, case.block_size).to(device) for states in (keys, values)
+    )
 
-    for name, backend in backends:
+    for name in _order(case, device):
 
-        def measured(backend: Any = backend) -> float:
-            output = backend.begin(batch, case.block_size).attend(query.to(device), *caches, scale, **limits)
+        def measured(name: str = name) -> float:
+            backend = make_attention(name, device, installed())
+            output = backend.begin(batch, case.block_size).attend(
+                query.to(device), key_cache, value_cache, scale, **limits
+            )
             return reference.error(output, expected)
 
         checks.error(name, str(case), measured, LIMITS[case.dtype])

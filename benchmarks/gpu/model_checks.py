@@ -20,6 +20,7 @@ from gpu.scale import Scale
 from gpu.served import Served, fused_model, random_model
 from jitney.engine.limits import make_requests
 from jitney.engine.loop import Engine
+from jitney.kernels.attention import installed, make_attention
 from jitney.models.base import PagedModel
 from jitney.models.transformers_model import TransformersModel
 from jitney.runner.kv_cache import allocate_kv_cache
@@ -48,9 +49,8 @@ def check_model(checks: Checks, scale: Scale, device: str) -> None:
 
 def _paths(model: PreTrainedModel) -> dict[str, PagedModel]:
     """The ways to run it, the fused decoder first."""
-    fused = fused_model(model)
-    paths: dict[str, PagedModel] = {} if fused is None else {"fused": fused}
-    return paths | {"transformers": TransformersModel(model)}
+    attention = make_attention("triton" if model.device.type == "cuda" else "torch", model.device, installed())
+    return {"fused": fused_model(model), "transformers": TransformersModel(model, attention)}
 
 
 def _check_tokens(checks: Checks, scale: Scale, model: PreTrainedModel, device: str) -> None:

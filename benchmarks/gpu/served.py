@@ -10,14 +10,15 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
-from gpu.checks import find
 from gpu.scale import Scale
-from jitney.build import _engine_around
+from jitney.build import engine_around
 from jitney.config import EngineConfig
 from jitney.engine.limits import make_requests
 from jitney.engine.loop import Engine
 from jitney.models.base import PagedModel
-from jitney.models.transformers_model import TransformersModel
+from jitney.models.decoder.families import decoder_config
+from jitney.models.decoder.load import load_decoder
+from jitney.models.decoder.model import FusedDecoder
 from jitney.sampling_params import SamplingParams
 
 
@@ -48,14 +49,11 @@ class _Weights:
         return iter(self._tensors.items())
 
 
-def fused_model(model: PreTrainedModel) -> PagedModel | None:
-    """The same model with the same weights as a fused decoder (a copy); None where there is no such decoder."""
-    read_config = find("jitney.models.decoder.families", "decoder_config")
-    load_decoder = find("jitney.models.decoder.load", "load_decoder")
-    if read_config is None or load_decoder is None:
-        return None
-    fused: PagedModel = load_decoder(read_config(model.config), _Weights(model), model.dtype, model.device)
-    return fused
+def fused_model(model: PreTrainedModel, block_size: int = 16) -> FusedDecoder:
+    """The same model with the same weights as a fused decoder (a copy)."""
+    config = decoder_config(model.config)
+    assert config is not None, "the shapes measured here are those of known families"
+    return load_decoder(config, _Weights(model), model.dtype, model.device, block_size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +64,7 @@ class Served:
 
     @classmethod
     def build(cls, model: PagedModel, **settings: Any) -> "Served":
-        return cls(_engine_around(model, (), EngineConfig(**settings)))
+        return cls(engine_around(model, (), EngineConfig(**settings)))
 
     def engine(self, **settings: Any) -> Engine:
         """An idle engine with other settings on the same device: weights, KV memory and graphs are those built once.
@@ -97,7 +95,7 @@ class Bench:
     def served(self) -> Served:
         scale, start = self.scale, monotonic()
         served = Served.build(
-            fused_model(self.model) or TransformersModel(self.model),
+            fused_model(self.model, scale.block_size),
             device=self.device,
             max_model_len=scale.max_model_len,
             max_num_seqs=scale.num_seats,

@@ -52,8 +52,9 @@ class EngineConfig:
     block_size: int = setting(16, "Tokens in one block of the paged KV cache.")
     num_kv_blocks: int | None = setting(
         None,
-        "Blocks in the KV cache. "
-        "Default: enough for all seats at full length, within half of the free memory and 8 GiB.",
+        "Blocks in the KV cache. Default: on a GPU all that gpu_memory_utilization leaves beside the largest step, "
+        "measured at the start; on a CPU enough for all seats at full length, within half of the free memory and "
+        "8 GiB.",
     )
     gpu_memory_utilization: float = setting(
         0.9,

@@ -18,6 +18,11 @@ Float32 = NDArray[np.float32]
 Bool = NDArray[np.bool_]
 
 
+def no_block_copies() -> Int32:
+    """[0, 2]"""
+    return np.empty((0, 2), dtype=np.int32)
+
+
 class FinishReason(StrEnum):
     STOP = "stop"
     """A stop token or a stop string."""
@@ -156,6 +161,10 @@ class StepPlan:
     admissions: tuple[SlotAdmission, ...]
     prompt_logprob_rows: tuple[tuple[int, int], ...] = ()
     """(row, number of top logprobs) of prefill rows that want logprobs for their prompt tokens."""
+    swap_out: Int32 = field(default_factory=no_block_copies)
+    """[O, 2] (device block, host block): to be copied to the host before the copies in and the forward pass."""
+    swap_in: Int32 = field(default_factory=no_block_copies)
+    """[I, 2] (device block, host block): to be copied to the device before the forward pass."""
 
     @property
     def num_rows(self) -> int:
@@ -171,7 +180,7 @@ class StepInputs:
     """A StepPlan packed for the device: one contiguous int32 array and the host-known numbers to cut it by.
 
     Sections of `data`, in this order: row_slots [R], row_starts [R], row_lens [R], sample_rows [S],
-    prompt_tokens [P], table_updates [U * 3].
+    prompt_tokens [P], table_updates [U * 3], swap_out [O * 2], swap_in [I * 2].
     """
 
     step_id: int
@@ -183,14 +192,16 @@ class StepInputs:
     data: Int32
     admissions: tuple[SlotAdmission, ...]
     prompt_logprob_rows: tuple[tuple[int, int], ...]
+    num_swap_out: int = 0
+    num_swap_in: int = 0
 
     @property
     def num_tokens(self) -> int:
         return self.num_decode_rows + self.num_prompt_tokens
 
-    def section_sizes(self) -> tuple[int, int, int, int, int, int]:
-        r, s = self.num_rows, self.num_sample_rows
-        return r, r, r, s, self.num_prompt_tokens, 3 * self.num_table_updates
+    def section_sizes(self) -> tuple[int, int, int, int, int, int, int, int]:
+        r, s, copies = self.num_rows, self.num_sample_rows, (2 * self.num_swap_out, 2 * self.num_swap_in)
+        return r, r, r, s, self.num_prompt_tokens, 3 * self.num_table_updates, *copies
 
 
 @dataclass(frozen=True, slots=True)

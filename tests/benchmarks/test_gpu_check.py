@@ -74,7 +74,7 @@ def test_the_headline_is_measured_in_both_loops_at_every_context(document: dict[
 def test_numerics_compare_tokens_logits_and_kernels(document: dict[str, Any]) -> None:
     rows = document["parts"]["numerics"]["rows"]
     what = {row["what"] for row in rows if row["verdict"] == "ok"}
-    assert {"sampled tokens, all modes", "logits, transformers on the CPU", "paged_attention"} <= what
+    assert {"sampled tokens, all modes", "logits, transformers on the CPU", "torch"} <= what
     assert not [row for row in rows if row["verdict"] == "WRONG"]
 
 

@@ -40,7 +40,18 @@ class InspectingDevice(SimulatedDevice):
             blocks = scheduler.slots.block_table[slot, first : last + 1].tolist()
             if scheduler.slots.phase[slot] != Phase.BURNING:
                 assert all(scheduler.seating.pool.ref_count(block) > 0 for block in blocks), "a token without a block"
+        self._check_swaps(inputs)
         check_ownership(self.engine)
+
+    def _check_swaps(self, inputs: StepInputs) -> None:
+        seating = self.engine.scheduler.seating
+        swaps = inputs.data[sum(inputs.section_sizes()[:-2]) :].reshape(-1, 2)
+        filled = swaps[: inputs.num_swap_out, 1].tolist()
+        restored = swaps[inputs.num_swap_out :, 0].tolist()
+        assert len(set(filled)) == len(filled), "two blocks are swapped out to one host block"
+        assert len(set(restored)) == len(restored), "two host blocks are swapped in to one block"
+        assert all(seating.pool.ref_count(block) > 0 for block in restored), "swapped in to a block that nobody holds"
+        seating.swap_space.check()
 
 
 def check_ownership(engine: Engine) -> None:

@@ -45,6 +45,7 @@ engines = st.fixed_dictionaries(
         "max_num_seqs": st.integers(1, 5),
         "max_num_batched_tokens": st.integers(5, 20),
         "prefill_chunk_size": st.sampled_from([None, 1, 3]),
+        "num_host_kv_blocks": st.sampled_from([0, 3, 10, 200]),
     }
 )
 spare_blocks = st.integers(0, 12)
@@ -126,12 +127,20 @@ def test_failed_steps_and_nan_rows_cost_only_the_requests_they_carried(
     traffic: list[Arrival], config: dict, spare: int, bad_steps: set[int], nan_row: int
 ) -> None:
     engine = build(config, spare)
+    fail_steps(engine, bad_steps, nan_row)
+    drive(engine, traffic)
+    check_all_but_the_failed(traffic, bad_steps)
+    check_idle(engine)
+
+
+def fail_steps(engine: ToyEngine, bad_steps: set[int], nan_row: int) -> None:
     ordered = sorted(bad_steps)
     engine.runner.failing_steps = set(ordered[::3])
     engine.runner.nan_steps = dict.fromkeys(ordered[1::3], nan_row)
     engine.device.refused_steps = set(ordered[2::3])
-    drive(engine, traffic)
-    check_idle(engine)
+
+
+def check_all_but_the_failed(traffic: list[Arrival], bad_steps: set[int]) -> None:
     for arrival in traffic:
         request = arrival.request
         wanted = expected_tokens(request)
@@ -141,6 +150,48 @@ def test_failed_steps_and_nan_rows_cost_only_the_requests_they_carried(
             assert request.output_token_ids == wanted[: len(request.output_token_ids)]
         elif request.finish_reason is not FinishReason.ABORT:
             assert request.output_token_ids == wanted
+
+
+crowds = st.lists(
+    st.builds(
+        Arrival,
+        step=st.integers(0, 6),
+        prompt=st.lists(st.integers(0, 2), min_size=1, max_size=8),
+        max_tokens=st.integers(6, 16),
+        priority=st.integers(-1, 1),
+        salt=st.just(""),
+        abort_after=st.none() | st.integers(0, 30),
+    ),
+    min_size=4,
+    max_size=9,
+)
+tight_engines = st.fixed_dictionaries(
+    {
+        "scheduling_policy": st.sampled_from(["fcfs", "priority"]),
+        "async_scheduling": st.booleans(),
+        "max_steps_in_flight": st.sampled_from([2, 3]),
+        "enable_prefix_caching": st.booleans(),
+        "block_size": st.sampled_from([1, 2, 3, 4]),
+        "max_model_len": st.just(24),
+        "max_num_seqs": st.integers(3, 6),
+        "num_host_kv_blocks": st.sampled_from([0, 8, 200, 200]),
+    }
+)
+ways_to_prefill = st.fixed_dictionaries(
+    {"max_num_batched_tokens": st.integers(6, 20), "prefill_chunk_size": st.sampled_from([None, 1, 3])}
+) | st.just({"max_num_batched_tokens": 29, "enable_chunked_prefill": False})
+
+
+@given(crowds, tight_engines, ways_to_prefill, st.integers(0, 3), st.sets(st.integers(3, 40), max_size=4))
+@settings(max_examples=300, deadline=None)
+def test_requests_that_lose_their_seat_go_on_from_blocks_on_the_host_or_from_nothing(
+    traffic: list[Arrival], config: dict, prefill: dict, spare: int, bad_steps: set[int]
+) -> None:
+    engine = build(config | prefill, spare)
+    fail_steps(engine, bad_steps, nan_row=1)
+    drive(engine, traffic)
+    check_all_but_the_failed(traffic, bad_steps)
+    check_idle(engine)
 
 
 @given(arrivals, engines, spare_blocks)

@@ -21,8 +21,10 @@ EOS = 7
 class FailingRunner(ToyRunner):
     """Raises in the steps named in `failing_steps`, with garbage written; NaN for the steps in `nan_steps`."""
 
-    def __init__(self, vocab_size: int, num_kv_blocks: int, block_size: int, max_num_seqs: int) -> None:
-        super().__init__(vocab_size, num_kv_blocks, block_size, max_num_seqs)
+    def __init__(
+        self, vocab_size: int, num_kv_blocks: int, block_size: int, num_slots: int, num_host_kv_blocks: int = 0
+    ) -> None:
+        super().__init__(vocab_size, num_kv_blocks, block_size, num_slots, num_host_kv_blocks)
         self.failing_steps: set[int] = set()
         self.nan_steps: dict[int, int] = {}
         """step -> index among its sampled rows"""
@@ -59,7 +61,11 @@ class ToyEngine(Engine):
 
 
 def toy_engine(
-    num_kv_blocks: int = 64, max_position: int = 512, host_cost_s: float = 0.0, **settings: Any
+    num_kv_blocks: int = 64,
+    max_position: int = 512,
+    host_cost_s: float = 0.0,
+    num_host_kv_blocks: int = 0,
+    **settings: Any,
 ) -> ToyEngine:
     defaults = {"max_num_seqs": 4, "max_num_batched_tokens": 64, "block_size": 4}
     config = EngineConfig(**(defaults | settings))
@@ -69,8 +75,9 @@ def toy_engine(
         max_position_embeddings=max_position,
         num_kv_blocks=num_kv_blocks,
         eos_token_ids=(EOS,),
+        num_host_kv_blocks=num_host_kv_blocks,
     )
-    runner = FailingRunner(VOCAB_SIZE, num_kv_blocks, config.block_size, config.num_slots)
+    runner = FailingRunner(VOCAB_SIZE, num_kv_blocks, config.block_size, config.num_slots, num_host_kv_blocks)
     device = InspectingDevice(runner, linear_cost(0.01, 0.0001), VirtualClock(host_cost_s))
     engine = ToyEngine(config, limits, device)
     engine.runner = runner
@@ -115,6 +122,9 @@ def check_idle(engine: Engine) -> None:
     pool = scheduler.seating.pool
     pool.check()
     assert pool.num_free == pool.num_blocks
+    swap_space = scheduler.seating.swap_space
+    swap_space.check()
+    assert swap_space.num_free == swap_space.num_blocks
 
 
 def recorder(request: Request) -> Recorder:

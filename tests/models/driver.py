@@ -52,6 +52,8 @@ def make_batch(rows: list[tuple[Sequence, int]], block_size: int) -> PagedBatch:
         torch.tensor(kv_index),
         starts,
         context_lens,
+        max(length for _, length in rows),
+        max(context_lens),
     )
 
 

@@ -159,7 +159,8 @@ def test_a_name_that_leads_nowhere_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "way"), [("llama", "the fused decoder (LlamaForCausalLM"), ("gpt2", "transformers (GPT2LMHeadModel")]
+    ("family", "way"),
+    [("llama", "LlamaForCausalLM through the fused decoder"), ("gpt2", "GPT2LMHeadModel through transformers")],
 )
 def test_one_line_says_which_code_runs_the_model(
     family: str, way: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -167,7 +168,7 @@ def test_one_line_says_which_code_runs_the_model(
     tiny_model(family).save_pretrained(tmp_path)
     with caplog.at_level("INFO", logger="jitney"):
         load_model(tmp_path)
-    assert [record.getMessage() for record in caplog.records] == [f"{tmp_path} runs through {way}, float32, cpu)"]
+    assert [record.getMessage() for record in caplog.records] == [f"{tmp_path}: {way}, float32 on cpu, torch attention"]
 
 
 def test_without_a_dtype_a_checkpoint_keeps_its_own(tmp_path: Path) -> None:
@@ -176,8 +177,8 @@ def test_without_a_dtype_a_checkpoint_keeps_its_own(tmp_path: Path) -> None:
     config = tiny_model("llama").config
     for named, expected in ((torch.float16, torch.float16), (None, torch.bfloat16)):
         config.dtype = named
-        decoder = _load_fused(tmp_path, config, None, torch.device("cpu"))
+        decoder = _load_fused(tmp_path, config, None, torch.device("cpu"), 16)
         assert decoder is not None and decoder.spec.dtype is expected
     config.dtype = torch.float64
     with pytest.raises(ModelLoadError, match=r"float64; choose a dtype of float32, bfloat16, float16"):
-        _load_fused(tmp_path, config, None, torch.device("cpu"))
+        _load_fused(tmp_path, config, None, torch.device("cpu"), 16)

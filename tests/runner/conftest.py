@@ -34,6 +34,8 @@ class ToyModel:
             raise RuntimeError("forward failed")
         assert batch.host_query_starts == batch.query_starts.tolist()
         assert batch.host_context_lens == batch.context_lens.tolist()
+        assert batch.max_context_len == int(batch.context_lens.max())
+        assert batch.max_query_len == int(batch.query_starts.diff().max())
         assert batch.query_starts[-1] == len(token_ids) == len(batch.positions)
         cache.keys[0].view(-1)[batch.kv_index] = token_ids.float()
         cache.values[0].view(-1)[batch.kv_index] = batch.positions.float()

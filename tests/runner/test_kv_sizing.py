@@ -4,7 +4,7 @@ import torch
 from jitney.config import EngineConfig
 from jitney.errors import ConfigError
 from jitney.models.base import LayerSpec, ModelSpec
-from jitney.runner.kv_sizing import MAX_AUTO_BYTES, num_kv_blocks, resolve_max_model_len
+from jitney.runner.kv_sizing import MAX_AUTO_BYTES, num_host_kv_blocks, num_kv_blocks, resolve_max_model_len
 
 SPEC = ModelSpec("toy", "Toy", 100, 2048, torch.float32, (LayerSpec(2, 32), LayerSpec(2, 32)), 0)
 BLOCK = 16 * 2 * 2 * 2 * 32 * 4  # tokens, K and V, layers, heads, head size, bytes
@@ -56,3 +56,16 @@ def test_a_length_beyond_the_model_or_no_memory_at_all_is_refused():
         resolve_max_model_len(SPEC, EngineConfig(max_model_len=2049), 10**12)
     with pytest.raises(ConfigError, match="not even one KV block"):
         resolve_max_model_len(SPEC, EngineConfig(), BLOCK)
+
+
+def test_swap_space_is_counted_in_whole_blocks_and_is_none_by_default():
+    assert num_host_kv_blocks(SPEC, EngineConfig(swap_space=0.5), 2**30) == 2**29 // BLOCK
+    assert num_host_kv_blocks(SPEC, EngineConfig(swap_space=1.9 * BLOCK / 2**30), 2**30) == 1
+    assert num_host_kv_blocks(SPEC, EngineConfig(), 0) == 0
+
+
+def test_swap_space_beyond_the_free_memory_or_below_one_block_is_refused_with_numbers():
+    with pytest.raises(ConfigError, match=r"swap_space=2.0 GiB is 2,048.0 MiB, and 1,536.0 MiB .* to 1.5 or less"):
+        num_host_kv_blocks(SPEC, EngineConfig(swap_space=2.0), 3 * 2**29)
+    with pytest.raises(ConfigError, match=r"swap_space=1e-06 GiB holds not even one KV block of block_size=16"):
+        num_host_kv_blocks(SPEC, EngineConfig(swap_space=1e-6), 2**30)

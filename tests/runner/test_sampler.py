@@ -22,7 +22,7 @@ from jitney.runner.random_numbers import stream_start, uniform
 from jitney.runner.sampler import SampledTokens, SampleRows, _probabilities, sample
 from jitney.runner.sampling_state import SamplingState
 from jitney.sampling_params import SamplingParams
-from jitney.types import SlotAdmission
+from jitney.types import LogprobRows, SlotAdmission
 
 CPU = torch.device("cpu")
 GREEDY = SamplingParams(temperature=0)
@@ -50,6 +50,10 @@ def sample_rows(
     rows = SampleRows(torch.from_numpy(slots).long(), torch.from_numpy(where).long(), slots, where)
     with torch.inference_mode():
         return sample(logits.clone(), rows, state)
+
+
+def logprobs_of(result: SampledTokens) -> LogprobRows:
+    return result.logprobs.assemble(iter([tensor.numpy() for tensor in result.logprobs.tensors()]))
 
 
 def draws(logits: torch.Tensor, params: SamplingParams, count: int, **kwargs: Sequence[int]) -> torch.Tensor:
@@ -298,7 +302,7 @@ def test_logprobs_are_those_of_the_raw_distribution_whatever_is_done_to_it():
     ]
     result = sample_rows(logits, admissions)
     assert result.logprob_rows.tolist() == [1, 2]
-    rows, tokens = result.logprobs.to_host(), result.token_ids[[1, 2]]
+    rows, tokens = logprobs_of(result), result.token_ids[[1, 2]]
     expected = logits[[1, 2]].log_softmax(-1)
     assert rows.token_ids.tolist() == tokens.tolist() and tokens[0] == 7
     np.testing.assert_allclose(rows.logprobs, expected.gather(-1, tokens[:, None])[:, 0], rtol=1e-6)
@@ -312,4 +316,4 @@ def test_logprobs_are_those_of_the_raw_distribution_whatever_is_done_to_it():
 
 def test_asking_for_more_logprobs_than_tokens_gives_all_tokens():
     result = sample_rows(random_logits(1, 3), [admission(0, SamplingParams(logprobs=20))])
-    assert sorted(result.logprobs.to_host().top_token_ids[0].tolist()) == [0, 1, 2]
+    assert sorted(logprobs_of(result).top_token_ids[0].tolist()) == [0, 1, 2]

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jitney.runner.top_k_top_p import drop_mask
+from jitney.runner.top_k_top_p import drop_mask, drop_mask_unseen
 
 
 @given(st.integers(1, 60), st.data())
@@ -31,3 +31,20 @@ def test_a_flat_row_next_to_a_peaked_one_keeps_its_whole_nucleus():
     kept = ~drop_mask(logits, logits.softmax(-1), torch.zeros(2, dtype=torch.int64), top_p, num_candidates=64)
     assert kept[0].nonzero().squeeze(-1).tolist() == list(range(3000))
     assert kept[1].nonzero().squeeze(-1).tolist() == [7]
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 39), st.sampled_from([0.01, 0.5, 0.95, math.inf])), min_size=1, max_size=4),
+    st.data(),
+)
+@settings(max_examples=60, deadline=None)
+def test_without_a_look_at_the_tensors_the_same_tokens_are_dropped(filters, data):
+    coarse = st.sampled_from([-math.inf, -1.0, 0.0, 0.5, 1.0, 3.0])
+    row = st.lists(coarse, min_size=40, max_size=40).filter(lambda v: max(v) > -math.inf)
+    logits = torch.tensor([data.draw(row) for _ in filters])
+    top_k, top_p = torch.tensor([k for k, _ in filters]), torch.tensor([p for _, p in filters], dtype=torch.float64)
+    enough = int(top_k.max()) + 1
+    if data.draw(st.booleans()):
+        top_k[0], enough = 0, 40
+    args = logits, logits.softmax(-1), top_k, top_p
+    assert torch.equal(drop_mask_unseen(*args, enough), drop_mask(*args, num_candidates=5))

@@ -5,9 +5,15 @@ token of every slot stays on the device, so the host may submit step N + 1 befor
 Steps run in the order of submission, one after the other.
 """
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from numpy.typing import NDArray
 
 from jitney.types import Int32, StepInputs, StepOutput
+
+if TYPE_CHECKING:
+    import torch
 
 
 class Ticket(Protocol):
@@ -29,9 +35,29 @@ class StepRunner(Protocol):
     def run(self, inputs: StepInputs) -> StepOutput:
         """Compute one step. Called in order of submission, never twice at once; after one that raises, go on.
 
-        The block tables are updated before anything that can fail: steps submitted behind a failed one run all the
-        same, and a stale table would make their rows write into blocks that are others' by now. If the update itself
-        is impossible, raise EngineDeadError.
+        The block tables are updated and swapped blocks copied (out, then in) before anything that can fail: steps
+        submitted behind a failed one run all the same, and a stale table would make their rows write into blocks that
+        are others' by now. If that itself is impossible, raise EngineDeadError.
+        """
+
+
+class PendingOutput(Protocol):
+    """A step's output, still on the device."""
+
+    def tensors(self) -> Sequence["torch.Tensor"]:
+        """All that is to be copied to the host."""
+
+    def assemble(self, arrays: Sequence[NDArray[Any]]) -> StepOutput:
+        """The output, from the host's copies of `tensors()` in the same order."""
+
+
+class AsyncStepRunner(Protocol):
+    """A StepRunner cut in two, for devices that compute while the host goes on."""
+
+    def execute(self, data: "torch.Tensor", inputs: StepInputs) -> PendingOutput:
+        """Launch one step on the current stream; never wait for the device, never branch on what it computes.
+
+        The contract of `StepRunner.run`, with `inputs.data` on the device already, as `data` ([N] int32).
         """
 
 

@@ -20,6 +20,8 @@ class EngineLimits:
     max_model_len: int
     num_kv_blocks: int
     eos_token_ids: tuple[int, ...] = ()
+    num_host_kv_blocks: int = 0
+    """Blocks of host memory for the KV of preempted requests."""
 
 
 def resolve_limits(
@@ -29,6 +31,7 @@ def resolve_limits(
     max_position_embeddings: int,
     num_kv_blocks: int,
     eos_token_ids: Iterable[int] = (),
+    num_host_kv_blocks: int = 0,
 ) -> EngineLimits:
     """Fit the settings to the model and the KV cache. Raises ConfigError when they contradict each other."""
     capacity = num_kv_blocks * config.block_size
@@ -49,7 +52,7 @@ def resolve_limits(
             f"max_model_len + max_num_seqs - 1 = {needed}, so that the longest prompt always finds a step; "
             "raise it, lower max_model_len, or turn chunked prefill on"
         )
-    return EngineLimits(vocab_size, longest, num_kv_blocks, tuple(eos_token_ids))
+    return EngineLimits(vocab_size, longest, num_kv_blocks, tuple(eos_token_ids), num_host_kv_blocks)
 
 
 def make_requests(

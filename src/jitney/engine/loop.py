@@ -43,7 +43,7 @@ class Engine:
         self.config = config
         self.limits = limits
         self.device = device
-        self.scheduler = Scheduler(config, limits.max_model_len, limits.num_kv_blocks)
+        self.scheduler = Scheduler(config, limits.max_model_len, limits.num_kv_blocks, limits.num_host_kv_blocks)
         self.records = StepRecords()
         self.timeline: Timeline | None = None
         """Set one to record who sat where in every step."""
@@ -226,6 +226,8 @@ class Engine:
             scheduler.num_waiting,
             scheduler.seating.pool.num_held,
             scheduler.num_preemptions,
+            len(plan.swap_out),
+            len(plan.swap_in),
         )
 
     def _fail_step(self, plan: StepPlan, cause: Exception) -> None:

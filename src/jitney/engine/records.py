@@ -26,6 +26,8 @@ _RECORD = np.dtype(
         ("num_waiting", np.int32),
         ("num_kv_blocks_held", np.int32),
         ("num_preemptions", np.int32),
+        ("num_swapped_out", np.int32),
+        ("num_swapped_in", np.int32),
     ]
 )
 
@@ -36,7 +38,8 @@ class StepRecords:
     Fields: `plan_start` .. `submit_end` are host times of planning, filling the buffer and submitting; from
     `collect_start` to `collect_end` the host waits for the device, until `update_end` it takes in the tokens;
     `device_start` and `device_end` bound the step on the device. `num_new_tokens` counts tokens that reached a request,
-    `num_wasted_rows` rows computed for nobody; the rest is the state after the step (`num_preemptions`: total so far).
+    `num_wasted_rows` rows computed for nobody; `num_swapped_out` and `num_swapped_in` KV blocks copied to and from the
+    host; the rest is the state after the step (`num_preemptions`: total so far).
     """
 
     def __init__(self, capacity: int = 16384) -> None:

@@ -24,6 +24,8 @@ class StepBuffer:
             plan.sample_rows,
             plan.prompt_tokens,
             plan.table_updates.reshape(-1),
+            plan.swap_out.reshape(-1),
+            plan.swap_in.reshape(-1),
         )
         size = sum(len(section) for section in sections)
         if size > len(self._data):
@@ -42,4 +44,6 @@ class StepBuffer:
             data=self._data[:size],
             admissions=plan.admissions,
             prompt_logprob_rows=plan.prompt_logprob_rows,
+            num_swap_out=len(plan.swap_out),
+            num_swap_in=len(plan.swap_in),
         )

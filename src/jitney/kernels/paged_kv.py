@@ -38,3 +38,7 @@ class PagedBatch:
     """[T] int64: block * block_size + offset where the token's K and V go."""
     host_query_starts: list[int]
     host_context_lens: list[int]
+    max_query_len: int
+    """No row has more new tokens. An upper bound, and so is the next: a CUDA graph is captured with the largest."""
+    max_context_len: int
+    """No row has a longer context."""

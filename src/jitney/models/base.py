@@ -41,6 +41,10 @@ class PagedModel(Protocol):
     spec: ModelSpec
     device: torch.device
 
+    @property
+    def supports_graphs(self) -> bool:
+        """Whether `forward` of a decode step may be recorded: all it needs from the host is the number of rows."""
+
     def forward(
         self, token_ids: torch.Tensor, batch: PagedBatch, cache: PagedKVCache, logits_index: torch.Tensor
     ) -> torch.Tensor:

@@ -25,7 +25,7 @@ from transformers import (
 
 from jitney.config import DType
 from jitney.errors import ModelLoadError
-from jitney.models.base import PagedModel
+from jitney.kernels.attention import choose_attention
 from jitney.models.decoder.checkpoint import SafetensorsFolder
 from jitney.models.decoder.families import decoder_config
 from jitney.models.decoder.load import load_decoder
@@ -49,7 +49,7 @@ _GGUF_STOP_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 class LoadedModel:
     """A model ready to run, and what the layers above need to know of its origin."""
 
-    model: PagedModel
+    model: FusedDecoder | TransformersModel
     path: Path | None
     """Where the tokenizer is: the folder, or the GGUF file itself. None for a model loaded by the caller."""
     eos_token_ids: tuple[int, ...]
@@ -61,6 +61,7 @@ def load_model(
     dtype: DType = "auto",
     trust_remote_code: bool = False,
     device: torch.device | str = "cpu",
+    block_size: int = 16,
 ) -> LoadedModel:
     """Load a model by any of its names.
 
@@ -70,39 +71,44 @@ def load_model(
         dtype: "auto" is float32 on a CPU and the checkpoint's own elsewhere; a loaded model keeps its own.
         trust_remote_code: run Python code that comes with the model.
         device: where the weights go; a loaded model stays where it is.
+        block_size: tokens in a block of the KV cache that will serve it: not every attention kernel reads every size.
 
     Raises ModelLoadError, saying what to change, if the model cannot be found, read or served.
     """
-    loaded = _load(model, dtype, trust_remote_code, torch.device(device))
-    spec = loaded.model.spec
+    loaded = _load(model, dtype, trust_remote_code, torch.device(device), block_size)
+    spec, where = loaded.model.spec, loaded.model.device
     way = "the fused decoder" if isinstance(loaded.model, FusedDecoder) else "transformers"
     form = str(spec.dtype).removeprefix("torch.")
-    logger.info("%s runs through %s (%s, %s, %s)", spec.name, way, spec.architecture, form, loaded.model.device)
+    attention = loaded.model.attention.name
+    logger.info("%s: %s through %s, %s on %s, %s attention", spec.name, spec.architecture, way, form, where, attention)
     return loaded
 
 
 def _load(
-    model: str | PathLike[str] | PreTrainedModel, dtype: DType, trust_remote_code: bool, device: torch.device
+    model: str | PathLike[str] | PreTrainedModel,
+    dtype: DType,
+    trust_remote_code: bool,
+    device: torch.device,
+    block_size: int,
 ) -> LoadedModel:
     if isinstance(model, PreTrainedModel):
-        return _share(model, dtype, device)
+        return _share(model, dtype, device, block_size)
     if not str(model):
         raise ModelLoadError("model='' is no file or folder here, and no hub id; leave it out for the built-in model.")
     path = Path(model)
     if path.is_file():
-        return _load_gguf(path, dtype, device)
-    if path.is_dir():
-        return _load_folder(path, dtype, trust_remote_code, device)
-    return _load_folder(download(str(model), trust_remote_code), dtype, trust_remote_code, device)
+        return _load_gguf(path, dtype, device, block_size)
+    folder = path if path.is_dir() else download(str(model), trust_remote_code)
+    return _load_folder(folder, dtype, trust_remote_code, device, block_size)
 
 
-def _share(model: PreTrainedModel, dtype: DType, device: torch.device) -> LoadedModel:
+def _share(model: PreTrainedModel, dtype: DType, device: torch.device, block_size: int) -> LoadedModel:
     if dtype != "auto" and model.dtype is not _DTYPES[dtype]:
         raise ModelLoadError(
             f"dtype={dtype!r} was asked for, but the loaded model is in {str(model.dtype).removeprefix('torch.')}, and "
             "a loaded model is shared as it is. Leave dtype='auto', or convert the model yourself first."
         )
-    paged = TransformersModel(model)
+    paged = _paged(model, block_size)
     if paged.device.type != device.type:
         raise ModelLoadError(
             f"The loaded model is on {paged.device}, the engine on {device}; move it with model.to({str(device)!r})."
@@ -110,43 +116,59 @@ def _share(model: PreTrainedModel, dtype: DType, device: torch.device) -> Loaded
     return LoadedModel(paged, None, _eos_token_ids(getattr(model, "generation_config", None), model.config))
 
 
-def _load_gguf(path: Path, dtype: DType, device: torch.device) -> LoadedModel:
+def _load_gguf(path: Path, dtype: DType, device: torch.device, block_size: int) -> LoadedModel:
     file = read_gguf(path)
     stops = [file.metadata.get(f"tokenizer.ggml.{key}") for key in _GGUF_STOP_KEYS]
     eos = tuple(dict.fromkeys(token for token in stops if isinstance(token, int)))
     torch_dtype = _torch_dtype(dtype, device) or torch.bfloat16
     fused = gguf_decoder(file)
     if fused is not None:
-        return LoadedModel(load_decoder(*fused, torch_dtype, device), path, eos)
-    return LoadedModel(_paged(load_gguf(file, torch_dtype), device), path, eos)
+        return LoadedModel(load_decoder(*fused, torch_dtype, device, block_size), path, eos)
+    model: Any = load_gguf(file, torch_dtype)
+    return LoadedModel(_paged(model.to(device), block_size), path, eos)
 
 
-def _paged(model: Any, device: torch.device) -> TransformersModel:
-    return TransformersModel(model.to(device))
+def _paged(model: Any, block_size: int) -> TransformersModel:
+    """With attention that serves whatever the model may turn out to ask for: softcaps, sinks, windows."""
+    paged = TransformersModel(model)
+    layers = paged.spec.layers
+    paged.attention = choose_attention(
+        paged.device,
+        paged.spec.dtype,
+        [layer.head_dim for layer in layers],
+        block_size,
+        has_softcap=True,
+        has_sinks=True,
+        has_window=any(layer.sliding_window is not None for layer in layers),
+    )
+    return paged
 
 
-def _load_folder(path: Path, dtype: DType, trust_remote_code: bool, device: torch.device) -> LoadedModel:
+def _load_folder(
+    path: Path, dtype: DType, trust_remote_code: bool, device: torch.device, block_size: int
+) -> LoadedModel:
     if not (path / "config.json").is_file():
-        return _load_gguf(_only_gguf(path), dtype, device)
+        return _load_gguf(_only_gguf(path), dtype, device, block_size)
     raw = _check_folder(path, trust_remote_code)
     try:
         config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
         if config.is_encoder_decoder:
             raise ModelLoadError(f"{path} is an encoder-decoder model; Jitney serves decoder-only language models.")
         runs_own_code = trust_remote_code and "auto_map" in raw
-        fused = None if runs_own_code else _load_fused(path, config, _torch_dtype(dtype, device), device)
+        fused = None if runs_own_code else _load_fused(path, config, _torch_dtype(dtype, device), device, block_size)
         if fused is not None:
             return LoadedModel(fused, path, _folder_eos_token_ids(path, config))
-        model = _load_transformers(path, config, _torch_dtype(dtype, device), trust_remote_code)
+        model: Any = _load_transformers(path, config, _torch_dtype(dtype, device), trust_remote_code)
+        model.to(device)
     except ModelLoadError:
         raise
     except Exception as error:  # files of any kind of damage, read by many parsers
         raise ModelLoadError(f"{path} cannot be loaded ({type(error).__name__}): {_brief(error)}") from error
-    return LoadedModel(_paged(model, device), path, _eos_token_ids(model.generation_config, model.config))
+    return LoadedModel(_paged(model, block_size), path, _eos_token_ids(model.generation_config, model.config))
 
 
 def _load_fused(
-    path: Path, config: PreTrainedConfig, dtype: torch.dtype | None, device: torch.device
+    path: Path, config: PreTrainedConfig, dtype: torch.dtype | None, device: torch.device, block_size: int
 ) -> FusedDecoder | None:
     """The folder's model as a fused decoder; None if it is not one that is known exactly."""
     known = decoder_config(config)
@@ -157,7 +179,7 @@ def _load_fused(
     chosen = dtype or config.dtype or source.dtype
     if chosen not in SERVED_DTYPES:
         raise ModelLoadError(f"{path} is in {chosen}; choose a dtype of {', '.join(_DTYPES)}.")
-    return load_decoder(known, source, chosen, device)
+    return load_decoder(known, source, chosen, device, block_size)
 
 
 def _load_transformers(

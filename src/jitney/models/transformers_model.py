@@ -5,7 +5,7 @@ weights updated in place are seen at once. Knows transformers; knows nothing of 
 """
 
 import inspect
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -13,9 +13,9 @@ from transformers import PreTrainedModel
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from jitney.kernels.paged_attention import paged_attention, write_kv
+from jitney.kernels.attention import AttentionBackend, AttentionStep, TorchAttention
+from jitney.kernels.paged_attention import write_kv
 from jitney.kernels.paged_kv import PagedBatch, PagedKVCache
-from jitney.kernels.read_plan import QueryTile, plan_reads
 from jitney.models.base import LayerSpec, ModelSpec
 from jitney.models.probe import probe_layers
 from jitney.models.rope import context_limit, freeze_rope
@@ -33,13 +33,7 @@ class PagedStep:
     batch: PagedBatch
     cache: PagedKVCache
     layers: tuple[LayerSpec, ...]
-    plans: dict[int | None, list[QueryTile]] = field(default_factory=dict)
-
-    def plan(self, sliding_window: int | None) -> list[QueryTile]:
-        """The read plan of all layers with this window, made once per step."""
-        if sliding_window not in self.plans:
-            self.plans[sliding_window] = plan_reads(self.batch, self.cache.block_size, sliding_window)
-        return self.plans[sliding_window]
+    attention: AttentionStep
 
 
 class TransformersModel:
@@ -47,15 +41,18 @@ class TransformersModel:
 
     Raises ModelLoadError, with the reason, where the model has layers that a paged cache cannot serve exactly.
     `spec.max_position_embeddings` is the length up to which results are exact (see `context_limit`).
+    `attention` may be replaced between steps.
     """
 
     spec: ModelSpec
     device: torch.device
+    attention: AttentionBackend
 
-    def __init__(self, hf_model: PreTrainedModel) -> None:
+    def __init__(self, hf_model: PreTrainedModel, attention: AttentionBackend | None = None) -> None:
         check_supported(hf_model)
         self._model = structural_copy(hf_model)
         self._model.eval()
+        self.attention = attention or TorchAttention()
         freeze_rope(self._model)
         self.device = next(self._model.parameters()).device
         layers, vocab_size = probe_layers(self._model, self.device)
@@ -72,6 +69,11 @@ class TransformersModel:
             num_parameters=sum(parameter.numel() for parameter in hf_model.parameters()),
         )
 
+    @property
+    def supports_graphs(self) -> bool:
+        """Whether a step can be captured in a CUDA graph."""
+        return self.attention.supports_graphs
+
     @torch.inference_mode()
     def forward(
         self, token_ids: torch.Tensor, batch: PagedBatch, cache: PagedKVCache, logits_index: torch.Tensor
@@ -82,7 +84,7 @@ class TransformersModel:
             input_ids=token_ids.unsqueeze(0),
             position_ids=batch.positions.unsqueeze(0),
             use_cache=False,
-            paged=PagedStep(batch, cache, self.spec.layers),
+            paged=PagedStep(batch, cache, self.spec.layers, self.attention.begin(batch, cache.block_size)),
             **options,
         )
         logits: torch.Tensor = output.logits[0]
@@ -114,16 +116,8 @@ def _attend(
     value_dim = value.shape[-1]
     rows = [_padded(states[0].transpose(0, 1), layer.head_dim) for states in (query, key, value)]
     write_kv(rows[1], rows[2], key_cache, value_cache, paged.batch)
-    output = paged_attention(
-        rows[0],
-        key_cache,
-        value_cache,
-        paged.batch,
-        scale,
-        sliding_window=layer.sliding_window,
-        softcap=softcap,
-        sinks=s_aux,
-        plan=paged.plan(layer.sliding_window),
+    output = paged.attention.attend(
+        rows[0], key_cache, value_cache, scale, sliding_window=layer.sliding_window, softcap=softcap, sinks=s_aux
     )
     return output[..., :value_dim].unsqueeze(0), None
 

@@ -6,8 +6,10 @@ Token ids outside the vocabulary are passed over: they cannot be sampled, so the
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
+from jitney.device.transfer import to_device
 from jitney.types import SlotAdmission
 
 
@@ -33,14 +35,14 @@ class LogitRules:
             return None
 
         def index(ids: Iterable[int]) -> torch.Tensor:
-            return torch.tensor([i for i in ids if i < vocab_size], dtype=torch.int64, device=device)
+            return to_device(np.array([i for i in ids if i < vocab_size], np.int64), device)
 
         biases = [bias for token, bias in params.logit_bias.items() if token < vocab_size]
         return cls(
             allowed=None if params.allowed_token_ids is None else index(params.allowed_token_ids),
             bad=index(params.bad_token_ids),
             bias_ids=index(params.logit_bias),
-            bias=torch.tensor(biases, dtype=torch.float32, device=device),
+            bias=to_device(np.array(biases, np.float32), device),
             stop=index(stop),
             min_position=len(admission.prompt_token_ids) + params.min_tokens,
         )

@@ -1,8 +1,12 @@
 """Log-probabilities of given tokens under raw logits, with ranks and the most likely alternatives. Stateless."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from jitney.types import LogprobRows
 
@@ -20,13 +24,18 @@ class LogprobTensors:
     top_token_ids: torch.Tensor
     top_logprobs: torch.Tensor
 
-    def to_host(self) -> LogprobRows:
+    def tensors(self) -> list[torch.Tensor]:
+        return [self.token_ids, self.logprobs, self.ranks, self.top_token_ids, self.top_logprobs]
+
+    @staticmethod
+    def assemble(arrays: Iterator[NDArray[Any]]) -> LogprobRows:
+        """The rows on the host, from copies of `tensors()`; takes as many from `arrays` and no more."""
         return LogprobRows(
-            token_ids=self.token_ids.int().cpu().numpy(),
-            logprobs=self.logprobs.cpu().numpy(),
-            ranks=self.ranks.int().cpu().numpy(),
-            top_token_ids=self.top_token_ids.int().cpu().numpy(),
-            top_logprobs=self.top_logprobs.cpu().numpy(),
+            token_ids=next(arrays).astype(np.int32),
+            logprobs=next(arrays),
+            ranks=next(arrays).astype(np.int32),
+            top_token_ids=next(arrays).astype(np.int32),
+            top_logprobs=next(arrays),
         )
 
 

@@ -6,6 +6,7 @@ The counts live on the device, because the host does not know a token yet when t
 import numpy as np
 import torch
 
+from jitney.device.transfer import to_device
 from jitney.sampling_params import SamplingParams
 from jitney.types import Int32
 
@@ -17,10 +18,10 @@ class TokenHistory:
         """History of a sequence of which `output` ([n] int32) is generated already."""
         distinct = np.unique(prompt)
         token_ids = np.concatenate((distinct[distinct < vocab_size], output)).astype(np.int64)
-        self._token_ids = torch.from_numpy(token_ids).to(device)
+        self._token_ids = to_device(token_ids, device)
         self._length = len(token_ids)
         counts = np.bincount(output, minlength=vocab_size).astype(np.int32)
-        self.output_counts = torch.from_numpy(counts).to(device)
+        self.output_counts = to_device(counts, device)
         """[V] int32: how often each token stands in the output."""
 
     @property
@@ -33,7 +34,7 @@ class TokenHistory:
         if self._length == len(self._token_ids):
             room = torch.empty(self._length + 64, dtype=torch.int64, device=token_id.device)
             self._token_ids = torch.cat((self._token_ids, room))
-        self._token_ids[self._length] = token_id[0]
+        self._token_ids[self._length : self._length + 1] = token_id
         self._length += 1
         self.output_counts.index_add_(0, token_id, torch.ones_like(token_id, dtype=torch.int32))
 

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from jitney.device.transfer import to_device
 from jitney.runner.logprobs import LogprobTensors, logprobs_of
 from jitney.runner.random_numbers import uniform
 from jitney.runner.sampling_state import Feature, SamplingState
-from jitney.runner.top_k_top_p import MAX_CANDIDATES, drop_mask
+from jitney.runner.top_k_top_p import MAX_CANDIDATES, drop_mask, drop_mask_unseen
 from jitney.types import Int32, Int64
 
 _MAX_ELEMENTS = 2**18
@@ -94,7 +95,7 @@ def _choose(logits: torch.Tensor, rows: SampleRows, state: SamplingState, featur
 
 def _probabilities(logits: torch.Tensor, slots: torch.Tensor, host_slots: Int32, state: SamplingState) -> torch.Tensor:
     """[N, V] float32: what to draw from, in proportion (filtered tokens are 0, the rest not scaled up to sum 1)."""
-    features = state.features[host_slots]
+    features, vocab_size = state.features[host_slots], logits.shape[-1]
     # with the maximum at 0 no temperature, however small, can overflow, and min-p is a constant threshold
     logits = (logits - logits.amax(-1, keepdim=True)).div_(state.temperature[slots, None])
     if np.any(features & Feature.MIN_P):
@@ -107,7 +108,11 @@ def _probabilities(logits: torch.Tensor, slots: torch.Tensor, host_slots: Int32,
         is_small = np.all((top_k > 0) & (top_k < MAX_CANDIDATES))
         num_candidates = int(top_k.max()) + 1 if is_small else MAX_CANDIDATES
         own_slots, own_probs = slots[index], probs[index]
-        dropped = drop_mask(logits[index], own_probs, state.top_k[own_slots], state.top_p[own_slots], num_candidates)
+        filters = state.top_k[own_slots], state.top_p[own_slots]
+        if state.host_may_look:
+            dropped = drop_mask(logits[index], own_probs, *filters, num_candidates)
+        else:
+            dropped = drop_mask_unseen(logits[index], own_probs, *filters, num_candidates if is_small else vocab_size)
         probs[index] = own_probs.masked_fill_(dropped, 0.0)
     return probs
 
@@ -127,4 +132,4 @@ def _selection(index: Int64, like: torch.Tensor) -> slice | torch.Tensor:
     """Rows `index` (ascending) as something to index tensors with: a slice if they are a run, which copies nothing."""
     if index[-1] - index[0] + 1 == len(index):
         return slice(int(index[0]), int(index[-1]) + 1)
-    return torch.from_numpy(index).to(like.device)
+    return to_device(index, like.device)

@@ -10,7 +10,9 @@ from enum import IntFlag
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from jitney.device.transfer import to_device
 from jitney.runner.logit_rules import LogitRules
 from jitney.runner.penalties import TokenHistory, apply_penalties
 from jitney.runner.random_numbers import stream_start
@@ -33,11 +35,15 @@ class Feature(IntFlag):
 
 
 class SamplingState:
-    """Sampling state of all slots. `features`, `top_k_on_host` and `num_logprobs` are numpy, [num_slots]."""
+    """Sampling state of all slots. `features`, `top_k_on_host` and `num_logprobs` are numpy, [num_slots].
+
+    `host_may_look`: reading a tensor's values costs nothing, since they are in the host's own memory.
+    """
 
     def __init__(self, num_slots: int, vocab_size: int, device: torch.device) -> None:
         self.vocab_size = vocab_size
         self.device = device
+        self.host_may_look = device.type == "cpu"
         self.features = np.zeros(num_slots, np.int32)
         self.top_k_on_host = np.zeros(num_slots, np.int32)
         self.num_logprobs = np.zeros(num_slots, np.int32)
@@ -52,17 +58,21 @@ class SamplingState:
         self._histories: dict[int, tuple[TokenHistory, SamplingParams]] = {}
         self._prompts: dict[int, Int32] = {}
 
-    def admit(self, admission: SlotAdmission) -> None:
-        """Forget the slot's last request and set up the next one."""
-        slot, params = admission.slot, admission.params
-        self.features[slot] = 0  # if this raises, the next step must not look for state that is gone
-        features = self._admit_rare(admission)
-        if params.logprobs is not None:
-            features |= Feature.LOGPROBS
-            self.num_logprobs[slot] = params.logprobs
-        if not params.is_greedy:
-            features |= self._admit_random(slot, params, admission.seed)
-        self.features[slot] = features
+    def admit(self, *admissions: SlotAdmission) -> None:
+        """Forget each slot's last request and set up the next one; what the device must know goes there in one copy."""
+        for admission in admissions:
+            self.features[admission.slot] = 0  # if this raises, later steps must not look for state that is gone
+        features, rows = [], []
+        for admission in admissions:
+            params = admission.params
+            features.append(self._admit_rare(admission))
+            if not params.is_greedy:
+                features[-1] |= self._random_features(params)
+                rows.append(self._random_row(admission))
+        if rows:
+            self._store(rows)
+        for admission, word in zip(admissions, features, strict=True):
+            self.features[admission.slot] = word
 
     def _admit_rare(self, admission: SlotAdmission) -> Feature:
         slot, params, features = admission.slot, admission.params, Feature(0)
@@ -78,22 +88,41 @@ class SamplingState:
             features |= Feature.PENALTIES
         if params.prompt_logprobs is not None:
             self._prompts[slot] = admission.prompt_token_ids
+        if params.logprobs is not None:
+            features |= Feature.LOGPROBS
+            self.num_logprobs[slot] = params.logprobs
         return features
 
-    def _admit_random(self, slot: int, params: SamplingParams, seed: int) -> Feature:
+    def _random_features(self, params: SamplingParams) -> Feature:
         features = Feature.RANDOM
-        top_k = params.top_k if 0 < params.top_k < self.vocab_size else 0
-        top_p = params.top_p if params.top_p < 1.0 else math.inf
         if params.min_p > 0.0:
             features |= Feature.MIN_P
-        if top_k or top_p < math.inf:
+        if self._top_k(params) or params.top_p < 1.0:
             features |= Feature.TOP_K_TOP_P
-        self.temperature[slot] = max(params.temperature, _MIN_TEMPERATURE)
-        self.log_min_p[slot] = math.log(params.min_p) if params.min_p > 0.0 else -math.inf
-        self.top_k[slot] = self.top_k_on_host[slot] = top_k
-        self.top_p[slot] = top_p
-        self.stream_starts[slot] = stream_start(seed)
         return features
+
+    def _top_k(self, params: SamplingParams) -> int:
+        return params.top_k if 0 < params.top_k < self.vocab_size else 0
+
+    def _random_row(self, admission: SlotAdmission) -> NDArray[np.int64]:
+        """[6] int64: slot, top_k, start of the random stream; then float64 temperature, log(min_p), top_p."""
+        params = admission.params
+        top_k = self.top_k_on_host[admission.slot] = self._top_k(params)
+        integers = [admission.slot, top_k, stream_start(admission.seed)]
+        floats = [
+            max(params.temperature, _MIN_TEMPERATURE),
+            math.log(params.min_p) if params.min_p > 0.0 else -math.inf,
+            params.top_p if params.top_p < 1.0 else math.inf,
+        ]
+        return np.concatenate((np.array(integers, np.int64), np.array(floats, np.float64).view(np.int64)))
+
+    def _store(self, rows: list[NDArray[np.int64]]) -> None:
+        table = to_device(np.stack(rows, axis=1), self.device)
+        slots, top_k, starts = table[:3]
+        temperature, log_min_p, top_p = table[3:].view(torch.float64)
+        self.top_k[slots], self.stream_starts[slots] = top_k, starts
+        self.temperature[slots], self.log_min_p[slots] = temperature.float(), log_min_p.float()
+        self.top_p[slots] = top_p
 
     def adjust(self, slot: int, position: int, logits: torch.Tensor) -> None:
         """Apply the slot's token rules, then its penalties, to its logits ([V]) in place."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from jitney.device.transfer import to_device
 from jitney.kernels.paged_kv import PagedBatch
 from jitney.types import Int32, StepInputs
 
@@ -23,12 +24,17 @@ class DeviceSections:
     prompt_tokens: torch.Tensor
     table_updates: torch.Tensor
     """[U, 3]"""
+    swap_out: torch.Tensor
+    """[O, 2] (device block, host block)"""
+    swap_in: torch.Tensor
+    """[I, 2] (device block, host block)"""
 
     @classmethod
     def cut(cls, data: torch.Tensor, inputs: StepInputs) -> "DeviceSections":
         sizes = list(inputs.section_sizes())
-        slots, starts, lens, sample_rows, tokens, updates = data[: sum(sizes)].split_with_sizes(sizes)
-        return cls(slots, starts, lens, sample_rows, tokens, updates.view(-1, 3))
+        slots, starts, lens, sample_rows, tokens, updates, *swaps = data[: sum(sizes)].split_with_sizes(sizes)
+        swap_out, swap_in = (pairs.view(-1, 2) for pairs in swaps)
+        return cls(slots, starts, lens, sample_rows, tokens, updates.view(-1, 3), swap_out, swap_in)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +46,15 @@ class HostSections:
     row_lens: Int32
     sample_rows: Int32
     table_updates: Int32
+    swap_out: Int32
+    swap_in: Int32
 
     @classmethod
     def cut(cls, inputs: StepInputs) -> "HostSections":
         ends = np.cumsum(inputs.section_sizes())
-        slots, starts, lens, sample_rows, _, updates = np.split(inputs.data[: ends[-1]], ends[:-1])
-        return cls(slots, starts, lens, sample_rows, updates.reshape(-1, 3))
+        slots, starts, lens, sample_rows, _, updates, *swaps = np.split(inputs.data[: ends[-1]], ends[:-1])
+        swap_out, swap_in = (pairs.reshape(-1, 2) for pairs in swaps)
+        return cls(slots, starts, lens, sample_rows, updates.reshape(-1, 3), swap_out, swap_in)
 
 
 class BlockTables:
@@ -64,7 +73,7 @@ class BlockTables:
         entries = host_updates[::-1, 0].astype(np.int64) * self.blocks.shape[1] + host_updates[::-1, 1]
         distinct, first = np.unique(entries, return_index=True)
         if len(distinct) < len(host_updates):
-            updates = updates[torch.from_numpy(len(host_updates) - 1 - first).to(updates.device)]
+            updates = updates[to_device(len(host_updates) - 1 - first, updates.device)]
         slots, indices, blocks = updates.unbind(-1)
         self.blocks[slots.long(), indices.long()] = blocks
 
@@ -90,6 +99,7 @@ def build_batch(sections: DeviceSections, host: HostSections, num_tokens: int, t
         offsets = torch.arange(num_tokens, device=device) - query_starts[token_rows]
         positions = sections.row_starts[token_rows] + offsets
     blocks = tables.blocks[token_slots, positions // tables.block_size].long()
+    host_context_lens = host.row_starts + host.row_lens
     return PagedBatch(
         block_tables=tables.blocks[row_slots],
         query_starts=query_starts,
@@ -97,5 +107,27 @@ def build_batch(sections: DeviceSections, host: HostSections, num_tokens: int, t
         positions=positions,
         kv_index=blocks * tables.block_size + positions % tables.block_size,
         host_query_starts=[0, *np.cumsum(host.row_lens).tolist()],
-        host_context_lens=(host.row_starts + host.row_lens).tolist(),
+        host_context_lens=host_context_lens.tolist(),
+        max_query_len=int(host.row_lens.max(initial=0)),
+        max_context_len=int(host_context_lens.max(initial=0)),
+    )
+
+
+def build_decode_batch(row_slots: torch.Tensor, row_starts: torch.Tensor, tables: BlockTables) -> PagedBatch:
+    """The batch of a step with one token in each row, from [R] int64 tensors alone: the host knows none of its numbers.
+
+    The `host_` lists are empty, so that the same work serves every step with as many rows (see decode_graphs.py).
+    """
+    block_tables = tables.blocks[row_slots]
+    blocks = block_tables.gather(1, (row_starts // tables.block_size)[:, None]).squeeze(1).long()
+    return PagedBatch(
+        block_tables=block_tables,
+        query_starts=torch.arange(len(row_slots) + 1, dtype=torch.int32, device=row_slots.device),
+        context_lens=(row_starts + 1).int(),
+        positions=row_starts,
+        kv_index=blocks * tables.block_size + row_starts % tables.block_size,
+        host_query_starts=[],
+        host_context_lens=[],
+        max_query_len=1,
+        max_context_len=tables.blocks.shape[1] * tables.block_size,
     )

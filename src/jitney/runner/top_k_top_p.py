@@ -3,6 +3,9 @@
 The most likely candidates are nearly always enough to find where the nucleus ends (Holtzman et al., "The Curious Case
 of Neural Text Degeneration", 2020); only rows whose nucleus reaches beyond them are sorted. Both ways give the same
 answer, bit for bit, because both add up the same numbers in the same order.
+
+Which rows those are, only the tensors know: `drop_mask` looks, which is free on a CPU. On a GPU the host would have to
+wait for the device, so `drop_mask_unseen` is told how many candidates are enough, and works without a look.
 """
 
 from dataclasses import dataclass
@@ -41,6 +44,21 @@ def drop_mask(
         places = borders.num_kept[row] - (logits[row] > borders.threshold[row]).sum()
         dropped[row] |= at_border & (at_border.cumsum(-1) > places)
     return dropped
+
+
+def drop_mask_unseen(
+    logits: torch.Tensor, probs: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor, num_candidates: int
+) -> torch.Tensor:
+    """`drop_mask` for a host that may not look at the tensors.
+
+    `num_candidates` must be enough for every row: more than its top_k, or V if a row has no top_k.
+    """
+    values, ids = logits.topk(min(num_candidates, logits.shape[-1]), dim=-1)
+    borders = _borders(values, probs.gather(-1, ids), top_k, top_p, logits.shape[-1])
+    threshold = borders.threshold[:, None]
+    at_border = (logits == threshold) & borders.has_surplus[:, None]
+    places = borders.num_kept - (logits > threshold).sum(-1)
+    return (logits < threshold) | (at_border & (at_border.cumsum(-1) > places[:, None]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,18 +20,22 @@ class ToyRunner:
     Raises AssertionError in `run` when the cache does not hold what the row's positions promise.
     """
 
-    def __init__(self, vocab_size: int, num_kv_blocks: int, block_size: int, num_slots: int) -> None:
+    def __init__(
+        self, vocab_size: int, num_kv_blocks: int, block_size: int, num_slots: int, num_host_kv_blocks: int = 0
+    ) -> None:
         self._vocab_size = vocab_size
         self._block_size = block_size
         self._values = np.zeros((num_kv_blocks + 1) * block_size, dtype=np.uint64)
         self._positions = np.full((num_kv_blocks + 1) * block_size, -1, dtype=np.int64)
+        self._host_values = np.zeros((num_host_kv_blocks, block_size), dtype=np.uint64)
+        self._host_positions = np.full((num_host_kv_blocks, block_size), -1, dtype=np.int64)
         self._table = np.zeros((num_slots, num_kv_blocks + 2), dtype=np.int64)
         self._last_token = np.zeros(num_slots, dtype=np.int64)
         self._admission: dict[int, SlotAdmission] = {}
 
     def run(self, inputs: StepInputs) -> StepOutput:
-        slots, starts, lens, sample_rows, prompt, updates, _ = np.split(inputs.data, np.cumsum(inputs.section_sizes()))
-        self._update_slots(updates, inputs.admissions)
+        slots, starts, lens, sample_rows, prompt, *_ = _cut(inputs)
+        self._update_slots(inputs)
         tokens = np.concatenate([self._last_token[slots[: inputs.num_decode_rows]], prompt])
         ends = np.cumsum(lens)
         for slot, start, length, end in zip(slots, starts, lens, ends, strict=True):
@@ -45,17 +49,26 @@ class ToyRunner:
 
     def spoil(self, inputs: StepInputs) -> None:
         """What a step that fails half-way leaves behind: the slots' state is that of after it, its KV is garbage."""
-        slots, starts, lens, _, _, updates, _ = np.split(inputs.data, np.cumsum(inputs.section_sizes()))
-        self._update_slots(updates, inputs.admissions)
+        slots, starts, lens, *_ = _cut(inputs)
+        self._update_slots(inputs)
         for slot, start, length in zip(slots, starts, lens, strict=True):
             where = self._where(slot, start, start + length)
             self._values[where] = 0
             self._positions[where] = np.arange(start, start + length)
 
-    def _update_slots(self, updates: Int32, admissions: tuple[SlotAdmission, ...]) -> None:
+    def _update_slots(self, inputs: StepInputs) -> None:
+        *_, updates, swap_out, swap_in = _cut(inputs)
         for slot, index, block in updates.reshape(-1, 3):
             self._table[slot, index] = block
-        for admission in admissions:
+        for on_device, on_host in (
+            (self._values.reshape(-1, self._block_size), self._host_values),
+            (self._positions.reshape(-1, self._block_size), self._host_positions),
+        ):
+            for block, host_block in swap_out.reshape(-1, 2):
+                on_host[host_block] = on_device[block]
+            for block, host_block in swap_in.reshape(-1, 2):
+                on_device[block] = on_host[host_block]
+        for admission in inputs.admissions:
             self._admission[admission.slot] = admission
 
     def _where(self, slot: int, start: int, end: int) -> Int64:
@@ -69,6 +82,11 @@ class ToyRunner:
         intact = (self._positions[where] == np.arange(length)) | is_scratch
         assert intact.all(), f"slot {slot}: its KV blocks hold something else"
         return _pick(self._values[where], self._admission[slot].seed, self._vocab_size)
+
+
+def _cut(inputs: StepInputs) -> list[Int32]:
+    """The sections of `inputs.data` (see StepInputs)."""
+    return np.split(inputs.data, np.cumsum(inputs.section_sizes()))[:-1]
 
 
 def toy_next_token(context: Int32, seed: int, vocab_size: int) -> int:

@@ -36,13 +36,18 @@ class Scheduler:
         config: budget, seats, policies.
         max_model_len: longest prompt + output, in tokens.
         num_kv_blocks: usable KV blocks (scratch not counted).
+        num_host_kv_blocks: blocks of host memory for the KV of preempted requests.
     """
 
-    def __init__(self, config: EngineConfig, max_model_len: int, num_kv_blocks: int) -> None:
+    def __init__(
+        self, config: EngineConfig, max_model_len: int, num_kv_blocks: int, num_host_kv_blocks: int = 0
+    ) -> None:
         self.config = config
         self.queue = WaitingQueue(by_priority=config.scheduling_policy == "priority")
         self.slots = Slots(config.num_slots, max_model_len, config.block_size)
-        self.seating = Seating(self.slots, num_kv_blocks, config.block_size, config.enable_prefix_caching, self.queue)
+        self.seating = Seating(
+            self.slots, self.queue, config.block_size, config.enable_prefix_caching, num_kv_blocks, num_host_kv_blocks
+        )
         self.num_preemptions = 0
         self._batching = make_batching(config)
         self._prefilling: list[int] = []
@@ -62,6 +67,7 @@ class Scheduler:
         slot = request.slot
         if slot is None:
             self.queue.forget(request)
+            self.seating.swap_space.drop(request.arrival_index)
             return
         self.slots.save_outputs(slot)
         if slot in self._prefilling:
@@ -227,6 +233,7 @@ class Scheduler:
             table[:, num_decode:] = np.array(chunks).T
             tokens = self.slots.tokens
             prompt = np.concatenate([tokens[slot, start : start + length] for slot, start, length, _ in chunks])
+        swap_out, swap_in = self.seating.swap_space.take_copies()
         plan = StepPlan(
             step_id=self._step_id,
             num_decode_rows=num_decode,
@@ -238,6 +245,8 @@ class Scheduler:
             table_updates=self.seating.take_table_updates(),
             admissions=tuple(self._admissions),
             prompt_logprob_rows=self._prompt_logprob_rows(num_decode, chunks),
+            swap_out=swap_out,
+            swap_in=swap_in,
         )
         self._admissions = []
         self._step_id += 1

@@ -10,6 +10,7 @@ import numpy as np
 
 from jitney.kv.block_pool import SCRATCH_BLOCK, BlockPool
 from jitney.kv.prefix_cache import PrefixCache, extend_chain
+from jitney.kv.swap_space import SwapSpace
 from jitney.scheduler.slots import Phase, Slots
 from jitney.scheduler.waiting_queue import WaitingQueue
 from jitney.types import Int32, Int64, Request, RequestStatus, StepPlan
@@ -30,13 +31,19 @@ class _Refusal:
 
 
 class Seating:
-    """Slots, block pool and prefix cache of one engine.
+    """Slots, block pool, prefix cache and swap space of one engine.
 
     `table_updates` collects (slot, index, block) for the step being planned; the scheduler takes them.
     """
 
     def __init__(
-        self, slots: Slots, num_blocks: int, block_size: int, prefix_caching: bool, queue: WaitingQueue
+        self,
+        slots: Slots,
+        queue: WaitingQueue,
+        block_size: int,
+        prefix_caching: bool,
+        num_blocks: int,
+        num_host_blocks: int,
     ) -> None:
         self.slots = slots
         self.block_size = block_size
@@ -44,6 +51,7 @@ class Seating:
         self.table_updates: list[Int32] = []
         self.pool = BlockPool(num_blocks, on_evict=self.forget)
         self.prefix_cache = PrefixCache(self.pool, block_size) if prefix_caching else None
+        self.swap_space = SwapSpace(num_host_blocks)
         self._queue = queue
         self._pending: list[int] = []
         self._refusal: _Refusal | None = None
@@ -86,14 +94,27 @@ class Seating:
         return None
 
     def seat(self, request: Request, prefix: list[int]) -> int:
-        """Give the request a slot that starts with the cached blocks of `prefix`."""
+        """Give the request a slot that starts with the cached blocks of `prefix`, then with swapped ones."""
         slot = self.slots.take(request)
         for block in prefix:
             self.pool.share(block)
         if prefix:
             self._append_blocks(slot, prefix)
             self.slots.num_computed[slot] = len(prefix) * self.block_size
+        self._swap_in(slot, request, len(prefix))
         return slot
+
+    def _swap_in(self, slot: int, request: Request, num_cached: int) -> None:
+        """Go on where the request's last seat was left, if the swap space kept more than the prefix cache has."""
+        num_tokens = self.swap_space.num_tokens(request.arrival_index)
+        if num_tokens <= num_cached * self.block_size:
+            self.swap_space.drop(request.arrival_index)
+            return
+        blocks = self.pool.allocate(self.blocks_for(num_tokens) - num_cached)
+        self._append_blocks(slot, blocks)
+        self.slots.num_computed[slot] = num_tokens
+        self.swap_space.swap_in(request.arrival_index, blocks)
+        self.offer_blocks(slot, num_cached, num_tokens // self.block_size)
 
     # Growing
 
@@ -161,12 +182,13 @@ class Seating:
             self.prefix_cache.forget(block)
 
     def forget_step(self, plan: StepPlan) -> list[int]:
-        """A step failed: stop offering what its rows were to write, and all that was built on it meanwhile.
+        """A step failed: stop offering what it was to write, and all that was built on it meanwhile.
 
         Returns the slots that hold any of it.
         """
         slots = self.slots
-        garbage: set[int] = set()
+        self.swap_space.drop_blocks(plan.swap_out[:, 1].tolist())
+        garbage: set[int] = set(plan.swap_in[:, 0].tolist())
         for slot, start in zip(plan.row_slots.tolist(), plan.row_starts.tolist(), strict=True):
             garbage.update(slots.block_table[slot, start // self.block_size : slots.num_blocks[slot]].tolist())
         holders = []
@@ -215,6 +237,10 @@ class Seating:
         if request.status is not RequestStatus.FINISHED:
             self.slots.save_outputs(slot)
         blocks = self.slots.block_table[slot, : self.slots.num_blocks[slot]].tolist()
+        # Before its first step, a seat may rest on what a step in flight is to compute, and that step may fail.
+        if self.slots.phase[slot] == Phase.PREEMPTED and self.slots.last_step[slot] >= 0:
+            num_computed = int(self.slots.num_computed[slot])
+            self.swap_space.swap_out(request.arrival_index, blocks[: self.blocks_for(num_computed)], num_computed)
         cacheable = self.prefix_cache.holds if self.prefix_cache is not None else (lambda block: False)
         self.pool.release(reversed(blocks), cacheable)
         self.slots.vacate(slot)

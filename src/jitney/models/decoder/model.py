@@ -37,7 +37,7 @@ class FusedDecoder:
         self.device = weights.embedding.device
         self._config = config
         self._weights = weights
-        self._attention = attention
+        self.attention = attention
         self._ops = ops
         tables = {rope: rope.tables(config.max_position_embeddings, self.device) for rope in config.ropes}
         self._rotations = [tables[layer.rope] for layer in config.layers]
@@ -59,14 +59,14 @@ class FusedDecoder:
     @property
     def supports_graphs(self) -> bool:
         """Whether a step can be captured: the pass itself never looks at the batch on the host."""
-        return self._attention.supports_graphs
+        return self.attention.supports_graphs
 
     @torch.inference_mode()
     def forward(
         self, token_ids: torch.Tensor, batch: PagedBatch, cache: PagedKVCache, logits_index: torch.Tensor
     ) -> torch.Tensor:
         """One step; see `PagedModel.forward`."""
-        step = self._attention.begin(batch, cache.block_size)
+        step = self.attention.begin(batch, cache.block_size)
         layers = self._weights.layers
         next_norms = [*(layer.input_norm for layer in layers[1:]), self._weights.norm]
         residual = F.embedding(token_ids, self._weights.embedding)
