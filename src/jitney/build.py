@@ -63,6 +63,7 @@ def _load(model: Any, config: EngineConfig) -> "LoadedModel":
     from transformers import PreTrainedModel
 
     from jitney.device.choice import choose_device
+    from jitney.models.decoder.load import KernelSettings
     from jitney.models.embedded import embedded_model_path
     from jitney.models.load import load_model
 
@@ -76,7 +77,10 @@ def _load(model: Any, config: EngineConfig) -> "LoadedModel":
     if config.device == "auto" and isinstance(model, PreTrainedModel):
         chosen = model.device.type  # it is shared where it is
     where = "cpu" if chosen == "simulated" else chosen
-    return load_model(model, config.dtype, config.trust_remote_code, where, config.block_size)
+    kernels = KernelSettings(
+        block_size=config.block_size, cpu_kernels=config.cpu_kernels, cpu_threads=config.cpu_threads
+    )
+    return load_model(model, config.dtype, config.trust_remote_code, where, kernels)
 
 
 def _own_tokenizer(loaded: "LoadedModel", config: EngineConfig) -> Tokenizer | None:

@@ -7,6 +7,7 @@ from jitney.errors import ConfigError
 
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 DeviceName = Literal["auto", "cuda", "cpu", "simulated"]
+CpuKernels = Literal["auto", "native", "torch"]
 BatchingPolicy = Literal["continuous", "static", "dynamic", "sequential"]
 SchedulingPolicy = Literal["fcfs", "priority"]
 
@@ -28,6 +29,14 @@ class EngineConfig:
         "bfloat16 halves the memory; outputs may differ in the last digits.",
     )
     device: DeviceName = setting("auto", "Where steps run. auto: the GPU if there is one, else the CPU.")
+    cpu_kernels: CpuKernels = setting(
+        "auto",
+        "What computes on a CPU. auto: the native kernels where they serve the model, else torch. native: an error "
+        "where they do not. torch: the reference, several times slower.",
+    )
+    cpu_threads: int | None = setting(
+        None, "Threads of the native kernels. Default: the cores that this process may use. More than those slows down."
+    )
     max_model_len: int | None = setting(
         None, "Longest prompt + output, in tokens. Default: what the model was made for and the KV cache can hold."
     )
@@ -106,7 +115,7 @@ class EngineConfig:
             raise ConfigError(f"max_steps_in_flight must be 1 to {MAX_DEPTH}, got {self.max_steps_in_flight!r}")
         _number("gpu_memory_utilization", self.gpu_memory_utilization, 0.01, 1.0)
         _number("swap_space", self.swap_space, 0.0, 16384.0)
-        for name in ("max_model_len", "prefill_chunk_size", "num_kv_blocks"):
+        for name in ("cpu_threads", "max_model_len", "prefill_chunk_size", "num_kv_blocks"):
             if getattr(self, name) is not None:
                 _positive_integer(name, getattr(self, name))
         for name in _SWITCHES:
@@ -137,6 +146,7 @@ class EngineConfig:
 _CHOICES = {
     "dtype": get_args(DType),
     "device": get_args(DeviceName),
+    "cpu_kernels": get_args(CpuKernels),
     "batching_policy": get_args(BatchingPolicy),
     "scheduling_policy": get_args(SchedulingPolicy),
 }

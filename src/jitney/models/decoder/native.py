@@ -92,6 +92,8 @@ class NativeDecoder:
         self._handle = loaded.jitney_new(ctypes.byref(_native_config(config, dtype)), isa.encode(), num_threads)
         if not self._handle:
             raise ModelLoadError(f"Native kernels {isa!r} do not run on this machine, or there is no memory for them.")
+        self._isa = loaded.jitney_isa(isa.encode()).decode()
+        self._num_threads = num_threads
         self._config = config
         self._dtype = dtype
         self._rotations = self._set_rotations()
@@ -114,10 +116,9 @@ class NativeDecoder:
             self._handle = None
 
     @property
-    def isa(self) -> str:
-        """The instruction set in use."""
-        name: bytes = self._library.jitney_isa(b"")
-        return name.decode()
+    def way(self) -> str:
+        """What computes it, in words."""
+        return f"native kernels ({self._isa}, {self._num_threads} threads)"
 
     def forward(
         self, token_ids: torch.Tensor, batch: PagedBatch, cache: PagedKVCache, logits_index: torch.Tensor
