@@ -27,8 +27,9 @@ from jitney.config import DType
 from jitney.errors import ModelLoadError
 from jitney.kernels.attention import choose_attention
 from jitney.models.decoder.checkpoint import SafetensorsFolder
+from jitney.models.decoder.config import DecoderConfig
 from jitney.models.decoder.families import decoder_config
-from jitney.models.decoder.load import KernelSettings, load_decoder
+from jitney.models.decoder.load import KernelSettings, is_fast_in_bfloat16, load_decoder
 from jitney.models.decoder.model import FusedDecoder
 from jitney.models.decoder.native import NativeDecoder
 from jitney.models.gguf_file import read_gguf
@@ -69,7 +70,8 @@ def load_model(
     Args:
         model: a folder with config.json and safetensors, a GGUF file or a folder with exactly one, a hub id
             ("owner/name"), or a PreTrainedModel, which is shared and never changed.
-        dtype: "auto" is float32 on a CPU and the checkpoint's own elsewhere; a loaded model keeps its own.
+        dtype: "auto" is the checkpoint's own (a GGUF's: bfloat16); on a CPU float32 instead, unless that is bfloat16
+            and native kernels have instructions for it. A loaded model keeps its own.
         trust_remote_code: run Python code that comes with the model.
         device: where the weights go; a loaded model stays where it is.
         kernels: what the choice of kernels depends on besides.
@@ -119,11 +121,11 @@ def _load_gguf(path: Path, dtype: DType, device: torch.device, kernels: KernelSe
     file = read_gguf(path)
     stops = [file.metadata.get(f"tokenizer.ggml.{key}") for key in _GGUF_STOP_KEYS]
     eos = tuple(dict.fromkeys(token for token in stops if isinstance(token, int)))
-    torch_dtype = _torch_dtype(dtype, device) or torch.bfloat16
     fused = gguf_decoder(file)
     if fused is not None:
-        return LoadedModel(load_decoder(*fused, torch_dtype, device, kernels), path, eos)
-    model: Any = load_gguf(file, torch_dtype)
+        chosen = _decoder_dtype(fused[0], torch.bfloat16, dtype, device, kernels)
+        return LoadedModel(load_decoder(*fused, chosen, device, kernels), path, eos)
+    model: Any = load_gguf(file, _torch_dtype(dtype, device) or torch.bfloat16)
     return LoadedModel(_paged(model.to(device), kernels), path, eos)
 
 
@@ -154,7 +156,7 @@ def _load_folder(
         if config.is_encoder_decoder:
             raise ModelLoadError(f"{path} is an encoder-decoder model; Jitney serves decoder-only language models.")
         runs_own_code = trust_remote_code and "auto_map" in raw
-        fused = None if runs_own_code else _load_fused(path, config, _torch_dtype(dtype, device), device, kernels)
+        fused = None if runs_own_code else _load_fused(path, config, dtype, device, kernels)
         if fused is not None:
             return LoadedModel(fused, path, _folder_eos_token_ids(path, config))
         model: Any = _load_transformers(path, config, _torch_dtype(dtype, device), trust_remote_code)
@@ -167,7 +169,7 @@ def _load_folder(
 
 
 def _load_fused(
-    path: Path, config: PreTrainedConfig, dtype: torch.dtype | None, device: torch.device, kernels: KernelSettings
+    path: Path, config: PreTrainedConfig, dtype: DType, device: torch.device, kernels: KernelSettings
 ) -> FusedDecoder | NativeDecoder | None:
     """The folder's model as a fused decoder; None if it is not one that is known exactly."""
     known = decoder_config(config)
@@ -175,7 +177,8 @@ def _load_fused(
     if known is None or not as_saved or not SafetensorsFolder.is_in(path) or (path / _ADAPTER).exists():
         return None
     source = SafetensorsFolder(path, device)
-    chosen = dtype or config.dtype or source.dtype
+    own: Any = config.dtype or source.dtype
+    chosen = _decoder_dtype(known, own, dtype, device, kernels)
     if chosen not in SERVED_DTYPES:
         raise ModelLoadError(f"{path} is in {chosen}; choose a dtype of {', '.join(_DTYPES)}.")
     return load_decoder(known, source, chosen, device, kernels)
@@ -250,6 +253,15 @@ def _code_names(auto_map: object) -> str:
     if not isinstance(auto_map, dict):
         return str(auto_map)
     return ", ".join(sorted({str(target).rpartition("--")[2].split(".")[0] + ".py" for target in auto_map.values()}))
+
+
+def _decoder_dtype(
+    config: DecoderConfig, own: torch.dtype, dtype: DType, device: torch.device, kernels: KernelSettings
+) -> torch.dtype | None:
+    """ "auto" is the checkpoint's `own`, on a CPU only where that is bfloat16 and computed fast; else float32."""
+    if dtype == "auto" and device.type == "cpu" and own is torch.bfloat16 and is_fast_in_bfloat16(config, kernels):
+        return own
+    return _torch_dtype(dtype, device) or own
 
 
 def _torch_dtype(dtype: DType, device: torch.device) -> torch.dtype | None:

@@ -108,3 +108,9 @@ def library() -> ctypes.CDLL | None:
                 function.argtypes, function.restype = arguments, result
             return loaded
     return None
+
+
+def has_bfloat16_instructions() -> bool:
+    """Whether the best kernels here multiply bfloat16 in one instruction; the others widen it first."""
+    loaded = library()
+    return loaded is not None and loaded.jitney_isa(b"") == b"avx512bf16"

@@ -9,6 +9,7 @@ from jitney.config import CpuKernels
 from jitney.errors import ModelLoadError
 from jitney.kernels.attention import choose_attention
 from jitney.kernels.choose import choose_ops
+from jitney.kernels.native.library import has_bfloat16_instructions
 from jitney.models.decoder.config import DecoderConfig
 from jitney.models.decoder.model import FusedDecoder
 from jitney.models.decoder.native import NativeDecoder, why_not_native
@@ -23,6 +24,13 @@ class KernelSettings:
     """Tokens in a block of the KV cache: not every kernel reads every size."""
     cpu_kernels: CpuKernels = "auto"
     cpu_threads: int | None = None
+
+
+def is_fast_in_bfloat16(config: DecoderConfig, kernels: KernelSettings) -> bool:
+    """Whether this CPU has instructions for bfloat16, and native kernels that use them for the model."""
+    if kernels.cpu_kernels == "torch" or why_not_native(config, torch.bfloat16, kernels.block_size) is not None:
+        return False
+    return has_bfloat16_instructions()
 
 
 def load_decoder(
