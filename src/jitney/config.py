@@ -25,8 +25,8 @@ class EngineConfig:
 
     dtype: DType = setting(
         "auto",
-        "Number format of weights and KV cache. auto: the checkpoint's own; on a CPU only if that is bfloat16 and the CPU "
-        "has instructions for it, else float32. bfloat16 halves the memory; outputs may differ from float32's.",
+        "Number format of weights and KV cache. auto: the checkpoint's own; on a CPU only if that is bfloat16 and the "
+        "CPU has instructions for it, else float32. bfloat16 halves the memory; outputs may differ from float32's.",
     )
     device: DeviceName = setting("auto", "Where steps run. auto: the GPU if there is one, else the CPU.")
     cpu_kernels: CpuKernels = setting(

@@ -257,7 +257,7 @@ def _code_names(auto_map: object) -> str:
 
 def _decoder_dtype(
     config: DecoderConfig, own: torch.dtype, dtype: DType, device: torch.device, kernels: KernelSettings
-) -> torch.dtype | None:
+) -> torch.dtype:
     """ "auto" is the checkpoint's `own`, on a CPU only where that is bfloat16 and computed fast; else float32."""
     if dtype == "auto" and device.type == "cpu" and own is torch.bfloat16 and is_fast_in_bfloat16(config, kernels):
         return own
