@@ -7,7 +7,7 @@ import pytest
 import torch
 from tests.models.decoder.families import ALTERNATING, LINEAR, LLAMA3, SMALL, YARN, from_config, rope
 from tests.models.decoder.test_model import NEW_TOKENS, logits_in_steps, prompts, reference
-from tests.models.driver import generate
+from tests.models.driver import Sequence, generate, make_batch, nan_cache
 from transformers import (
     Gemma2Config,
     Gemma3TextConfig,
@@ -104,6 +104,20 @@ def test_logits_do_not_depend_on_chunks_or_on_the_rows_beside_them(dtype: torch.
             whole = logits_in_steps(decoder, ids, [45], block_size=16)
             for cuts in ([1, 2, 3, 45], [16, 17, 33, 44, 45], list(range(1, 46))):
                 assert torch.equal(logits_in_steps(decoder, ids, cuts, block_size=32), whole), (family, isa, cuts)
+
+
+def test_a_step_without_wanted_logits_still_writes_its_keys_and_values(tmp_path: Path) -> None:
+    decoder = native(from_config(FAMILIES["gemma2"]()), tmp_path)
+    ids = prompts(6)[2]
+    cache = nan_cache(decoder.spec, 3, 16)
+    sequence = Sequence(ids, len(ids), blocks=[2, 1])
+    none = decoder.forward(
+        torch.tensor(ids[:-1]), make_batch([(sequence, len(ids) - 1)], 16), cache, torch.empty(0, dtype=torch.int64)
+    )
+    assert none.shape == (0, 259)
+    sequence.computed = len(ids) - 1
+    last = decoder.forward(torch.tensor(ids[-1:]), make_batch([(sequence, 1)], 16), cache, torch.tensor([0]))
+    assert torch.equal(last[0], logits_in_steps(decoder, ids, [len(ids)], block_size=16)[-1])
 
 
 def test_what_the_native_code_does_not_serve_is_named() -> None:

@@ -2,6 +2,7 @@
 
 import ctypes
 import importlib.util
+import os
 from ctypes import POINTER, Structure, c_char_p, c_float, c_int32, c_int64, c_uint8, c_void_p
 from enum import IntEnum
 from functools import cache
@@ -96,18 +97,27 @@ _FUNCTIONS: dict[str, tuple[list[Any], Any]] = {
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """The compiled library; None if this installation has none (no compiler at install time)."""
+    """The compiled library; None if this installation has none (no compiler at install time).
+
+    JITNEY_NATIVE_LIBRARY names another file to open, such as one built with sanitizers.
+    """
+    if other := os.environ.get("JITNEY_NATIVE_LIBRARY"):
+        return _open(Path(other))
     spec = importlib.util.find_spec(__package__)
     places = [] if spec is None else spec.submodule_search_locations or []
     for place in places:
         path = Path(place) / LIBRARY
         if path.exists():
-            loaded = ctypes.CDLL(str(path))
-            for name, (arguments, result) in _FUNCTIONS.items():
-                function = getattr(loaded, name)
-                function.argtypes, function.restype = arguments, result
-            return loaded
+            return _open(path)
     return None
+
+
+def _open(path: Path) -> ctypes.CDLL:
+    loaded = ctypes.CDLL(str(path))
+    for name, (arguments, result) in _FUNCTIONS.items():
+        function = getattr(loaded, name)
+        function.argtypes, function.restype = arguments, result
+    return loaded
 
 
 def has_bfloat16_instructions() -> bool:

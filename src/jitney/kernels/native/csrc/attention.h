@@ -97,13 +97,31 @@ inline void score_groups(const RowTile<T>& tile, int64_t start, float (*scores)[
         for (int j = 0; j < J; ++j) store(scores[r] + column + j * kGroup, sums[r][j] * layer.scale);
 }
 
+// Asks for the part of a block's keys or values that belongs to a group of 16 tokens: blocks lie anywhere in memory, so
+// the processor cannot guess which is next.
+template <class T>
+inline void fetch_group(const RowTile<T>& tile, const T* cache, int64_t position) {
+    const auto& layer = tile.layer;
+    const T* from = cache + tile.block(position) + position % layer.block_size * layer.head_dim;
+    for (int64_t i = 0; i < kGroup * layer.head_dim; i += 64 / static_cast<int64_t>(sizeof(T)))
+        __builtin_prefetch(from + i);
+}
+
 template <class T, int R>
 inline void score_tile(const RowTile<T>& tile, int64_t start, int64_t stop, float (*scores)[kKeyTile]) {
     constexpr int J = R <= 4 ? 4 : 2;
     int64_t position = start;
-    for (; position + J * kGroup <= stop; position += J * kGroup)
+    for (; position + J * kGroup <= stop; position += J * kGroup) {
+        for (int64_t at = position; at < position + J * kGroup; at += kGroup) {
+            if (at + J * kGroup < stop) fetch_group(tile, tile.layer.keys, at + J * kGroup);
+            fetch_group(tile, tile.layer.values, at);
+        }
         score_groups<T, R, J>(tile, position, scores, position - start);
-    for (; position < stop; position += kGroup) score_groups<T, R, 1>(tile, position, scores, position - start);
+    }
+    for (; position < stop; position += kGroup) {
+        fetch_group(tile, tile.layer.values, position);
+        score_groups<T, R, 1>(tile, position, scores, position - start);
+    }
 }
 
 // Turns scores[0, count) into weights e^(score - peak) and keeps the running peak and total; returns what the sums so
@@ -139,68 +157,60 @@ inline float soften(float* scores, int64_t count, int64_t visible_from, int64_t 
 }
 
 
-// sums[R][16 * C] += weights * values over tokens [0, count) of one block.
+inline const float* values_at(const float* block, int64_t dim) { return block + dim; }
+inline const bf16* values_at(const bf16* block, int64_t dim) { return block + 2 * dim; }
+
+// acc[R][C] += weights * values over `count` tokens of one block.
 template <int R, int C>
-inline void weigh(const float* const (&weights)[R], const float* values, int64_t head_dim, int64_t count,
-                  float* const (&sums)[R]) {
-    f32x16 acc[R][C];
-    for (int r = 0; r < R; ++r)
-        for (int c = 0; c < C; ++c) acc[r][c] = load<f32x16>(sums[r] + 16 * c);
+inline void add_weighted(f32x16 (&acc)[R][C], const float* const (&weights)[R], int64_t at, const float* values,
+                         int64_t head_dim, int64_t count) {
     for (int64_t t = 0; t < count; ++t)
         for (int c = 0; c < C; ++c) {
             const f32x16 v = load<f32x16>(values + t * head_dim + 16 * c);
-            for (int r = 0; r < R; ++r) acc[r][c] += splat(weights[r][t]) * v;
+            for (int r = 0; r < R; ++r) acc[r][c] += splat(weights[r][at + t]) * v;
         }
-    for (int r = 0; r < R; ++r)
-        for (int c = 0; c < C; ++c) store(sums[r] + 16 * c, acc[r][c]);
 }
 
 template <int R, int C>
-inline void weigh(const bf16* const (&weights)[R], const bf16* values, int64_t head_dim, int64_t count,
-                  float* const (&sums)[R]) {
-    f32x16 acc[R][C];
-    for (int r = 0; r < R; ++r)
-        for (int c = 0; c < C; ++c) acc[r][c] = load<f32x16>(sums[r] + 16 * c);
+inline void add_weighted(f32x16 (&acc)[R][C], const bf16* const (&weights)[R], int64_t at, const bf16* values,
+                         int64_t head_dim, int64_t count) {
     int64_t t = 0;
     for (; t + 2 <= count; t += 2)
         for (int c = 0; c < C; ++c)
-            for (int r = 0; r < R; ++r) dot_pairs(acc[r][c], weights[r] + t, values + t * head_dim + 32 * c);
-    if (t < count)  // the last token has no partner yet: what stands in the partner's place is not read as a number
-        for (int c = 0; c < C; ++c) {
-            alignas(64) bf16 alone[32];
-            store(alone, load<i32x16>(values + t * head_dim + 32 * c) & 0xffff);
-            for (int r = 0; r < R; ++r) dot_pairs(acc[r][c], weights[r] + t, alone);
-        }
-    for (int r = 0; r < R; ++r)
-        for (int c = 0; c < C; ++c) store(sums[r] + 16 * c, acc[r][c]);
+            for (int r = 0; r < R; ++r) dot_pairs(acc[r][c], weights[r] + at + t, values + t * head_dim + 32 * c);
+    if (t == count) return;
+    for (int c = 0; c < C; ++c) {  // the last token has no partner yet: what stands in its place is no number
+        alignas(64) bf16 alone[32];
+        store(alone, load<i32x16>(values + t * head_dim + 32 * c) & 0xffff);
+        for (int r = 0; r < R; ++r) dot_pairs(acc[r][c], weights[r] + at + t, alone);
+    }
 }
 
-inline const float* values_at(const float* block, int64_t dim) { return block + dim; }
-inline const bf16* values_at(const bf16* block, int64_t dim) { return block + 2 * dim; }
+// Dimensions [dim, dim + 16 * C) of R rows: sums += weights * values over keys [start, stop). The sums stay in registers.
+template <class T, int R, int C>
+inline void weigh(const RowTile<T>& tile, int64_t start, int64_t stop, const T* const (&weights)[R],
+                  float* const (&sums)[R], int64_t dim) {
+    const auto& layer = tile.layer;
+    f32x16 acc[R][C];
+    for (int r = 0; r < R; ++r)
+        for (int c = 0; c < C; ++c) acc[r][c] = load<f32x16>(sums[r] + dim + 16 * c);
+    for (int64_t position = start; position < stop;) {
+        const int64_t offset = position % layer.block_size;
+        const int64_t count = std::min(stop - position, layer.block_size - offset);
+        const T* values = values_at(layer.values + tile.block(position) + offset * layer.head_dim, dim);
+        add_weighted<R, C>(acc, weights, position - start, values, layer.head_dim, count);
+        position += count;
+    }
+    for (int r = 0; r < R; ++r)
+        for (int c = 0; c < C; ++c) store(sums[r] + dim + 16 * c, acc[r][c]);
+}
 
 template <class T, int R>
 inline void weigh_tile(const RowTile<T>& tile, int64_t start, int64_t stop, const T* const (&weights)[R],
                        float* const (&sums)[R]) {
-    const auto& layer = tile.layer;
-    for (int64_t position = start; position < stop;) {
-        const int64_t offset = position % layer.block_size;
-        const int64_t count = std::min(stop - position, layer.block_size - offset);
-        const T* block = layer.values + tile.block(position) + offset * layer.head_dim;
-        const T* w[R];
-        for (int r = 0; r < R; ++r) w[r] = weights[r] + (position - start);
-        int64_t dim = 0;
-        for (; dim + 64 <= layer.head_dim; dim += 64) {
-            float* to[R];
-            for (int r = 0; r < R; ++r) to[r] = sums[r] + dim;
-            weigh<R, 4>(w, values_at(block, dim), layer.head_dim, count, to);
-        }
-        for (; dim < layer.head_dim; dim += 16) {
-            float* to[R];
-            for (int r = 0; r < R; ++r) to[r] = sums[r] + dim;
-            weigh<R, 1>(w, values_at(block, dim), layer.head_dim, count, to);
-        }
-        position += count;
-    }
+    int64_t dim = 0;
+    for (; dim + 64 <= tile.layer.head_dim; dim += 64) weigh<T, R, 4>(tile, start, stop, weights, sums, dim);
+    for (; dim < tile.layer.head_dim; dim += 16) weigh<T, R, 1>(tile, start, stop, weights, sums, dim);
 }
 
 template <class T, int R>

@@ -27,7 +27,7 @@ class Forward {
 public:
     Forward(Decoder& model, ThreadPool& pool, const StepArgs& step) : m_(model), c_(model.config), pool_(pool), s_(step) {
         auto& w = model.workspace;
-        const int64_t n = step.num_tokens;
+        const int64_t n = num_tokens_ = step.num_tokens;
         query_width_ = int64_t{c_.num_heads} * c_.head_dim;
         kv_width_ = int64_t{c_.num_kv_heads} * c_.head_dim;
         qkv_width_ = query_width_ + 2 * kv_width_;
@@ -52,6 +52,10 @@ public:
                     layer.qkv_bias.empty() ? nullptr : layer.qkv_bias.data());
             write_cache(layer, keys, values);
             attention(layer, keys, values);
+            if (index + 1 == m_.layers.size()) {
+                if (s_.num_logits == 0) return;  // all that such a step is for is in the cache
+                keep_wanted_tokens();
+            }
             add_product(attended_, query_width_, layer.out, layer.after_attention_norm);
             norm(hidden_, layer.mlp_norm, normed_);
             gate(layer);
@@ -94,11 +98,11 @@ private:
     }
 
     // Tokens in as many slices as there are threads: for work that is the same for every token.
-    int64_t num_slices() const { return std::min<int64_t>(pool_.size(), s_.num_tokens); }
-    int64_t slice_start(int64_t slice) const { return s_.num_tokens * slice / num_slices(); }
+    int64_t num_slices() const { return std::min<int64_t>(pool_.size(), num_tokens_); }
+    int64_t slice_start(int64_t slice) const { return num_tokens_ * slice / num_slices(); }
 
     void product(const T* a, int64_t lda, const PackedMatrix& b, Finish finish, float* c, int64_t ldc, const float* bias) {
-        run_product({a, lda, s_.num_tokens, &b, bias, finish, c, ldc, nullptr, 0, Activation::silu});
+        run_product({a, lda, num_tokens_, &b, bias, finish, c, ldc, nullptr, 0, Activation::silu});
     }
 
     void run_product(const Product<T>& p) {
@@ -106,7 +110,7 @@ private:
     }
 
     void gate(const Layer& layer) {
-        run_product({normed_, c_.hidden, s_.num_tokens, &layer.gate_up, nullptr, Finish::gate, nullptr, 0, gated_,
+        run_product({normed_, c_.hidden, num_tokens_, &layer.gate_up, nullptr, Finish::gate, nullptr, 0, gated_,
                      c_.intermediate, static_cast<Activation>(c_.activation)});
     }
 
@@ -114,7 +118,7 @@ private:
     void add_product(const T* a, int64_t lda, const PackedMatrix& b, const std::vector<float>& after) {
         if (!c_.sandwich_norms) return product(a, lda, b, Finish::add, hidden_, c_.hidden, nullptr);
         product(a, lda, b, Finish::store, projected_, c_.hidden, nullptr);
-        pool_.run(s_.num_tokens, [&](int64_t t, int) {
+        pool_.run(num_tokens_, [&](int64_t t, int) {
             float* x = projected_ + t * c_.hidden;
             rms_norm(x, after.data(), c_.norm_offset, c_.norm_eps, c_.hidden, x);
             for (int64_t i = 0; i < c_.hidden; ++i) hidden_[t * c_.hidden + i] += x[i];
@@ -168,16 +172,28 @@ private:
                     tasks_.push_back({t, std::min<int64_t>(piece, s_.starts[row + 1] - t), position(t), table(row), h});
     }
 
+    // Behind the last attention only the tokens whose logits are wanted matter.
+    void keep_wanted_tokens() {
+        auto& w = m_.workspace;
+        float* hidden = sized<float>(w.wanted_hidden, s_.num_logits * c_.hidden);
+        T* attended = sized<T>(w.wanted_attended, s_.num_logits * query_width_);
+        for (int64_t i = 0; i < s_.num_logits; ++i) {
+            std::copy_n(hidden_ + s_.logits_tokens[i] * c_.hidden, c_.hidden, hidden + i * c_.hidden);
+            std::copy_n(attended_ + s_.logits_tokens[i] * query_width_, query_width_, attended + i * query_width_);
+        }
+        hidden_ = hidden;
+        attended_ = attended;
+        num_tokens_ = s_.num_logits;
+        normed_ = sized<T>(w.normed, num_tokens_ * c_.hidden);
+        projected_ = sized<float>(w.projected, num_tokens_ * c_.hidden);
+        gated_ = sized<T>(w.gated, num_tokens_ * c_.intermediate);
+    }
+
     void logits() {
-        const int64_t n = s_.num_logits;
-        if (n == 0) return;
-        T* a = sized<T>(m_.workspace.normed, std::max(n, s_.num_tokens) * c_.hidden);
-        for (int64_t i = 0; i < n; ++i)
-            rms_norm(hidden_ + s_.logits_tokens[i] * c_.hidden, m_.final_norm.data(), c_.norm_offset, c_.norm_eps,
-                     c_.hidden, a + i * c_.hidden);
-        run_product({a, c_.hidden, n, &m_.head, nullptr, Finish::store, s_.logits, c_.vocab, nullptr, 0, Activation::silu});
+        norm(hidden_, m_.final_norm, normed_);
+        product(normed_, c_.hidden, m_.head, Finish::store, s_.logits, c_.vocab, nullptr);
         if (c_.logit_softcap > 0)
-            pool_.run(n, [&](int64_t row, int) {
+            pool_.run(num_tokens_, [&](int64_t row, int) {
                 float* x = s_.logits + row * c_.vocab;
                 int64_t i = 0;
                 for (; i + 16 <= c_.vocab; i += 16)
@@ -190,6 +206,7 @@ private:
     const jitney::ModelConfig& c_;
     ThreadPool& pool_;
     const StepArgs& s_;
+    int64_t num_tokens_;  // all of the step's, then those whose logits are wanted
     int64_t query_width_, kv_width_, qkv_width_;
     float *hidden_, *projected_;
     T *normed_, *query_, *attended_, *gated_;

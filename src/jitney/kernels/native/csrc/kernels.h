@@ -7,7 +7,7 @@ namespace jitney {
 
 // Scratch that grows to the largest step seen and is then reused.
 struct Workspace {
-    std::vector<char> hidden, normed, projected, query, attended, gated, scratch;
+    std::vector<char> hidden, normed, projected, query, attended, gated, wanted_hidden, wanted_attended, scratch;
 };
 
 struct Decoder {
