@@ -98,7 +98,9 @@ def _as_tokenizer(tokenizer: Any) -> Tokenizer:
 
 def engine_around(model: "PagedModel", eos_token_ids: tuple[int, ...], config: EngineConfig) -> Engine:
     """Memory, runner, device and engine around a model that is where it shall run. Raises ConfigError."""
+    from jitney.models.decoder.native import NativeDecoder
     from jitney.runner.model_runner import ModelRunner
+    from jitney.runner.native_runner import NativeRunner
 
     spec = model.spec
     num_kv_blocks = _num_kv_blocks(model, config)
@@ -110,14 +112,14 @@ def engine_around(model: "PagedModel", eos_token_ids: tuple[int, ...], config: E
         eos_token_ids=eos_token_ids,
         num_host_kv_blocks=_num_host_kv_blocks(model, config, num_kv_blocks),
     )
-    runner = ModelRunner(
-        model,
+    sizes = (
         limits.num_kv_blocks,
         config.block_size,
         config.num_slots,
         limits.max_model_len,
         limits.num_host_kv_blocks,
     )
+    runner = NativeRunner(model, *sizes) if isinstance(model, NativeDecoder) else ModelRunner(model, *sizes)
     if model.device.type == "cuda" and model.supports_graphs and not config.enforce_eager:
         from jitney.device.cuda_graphs import CudaGraphs
 

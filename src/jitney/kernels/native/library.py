@@ -3,7 +3,7 @@
 import ctypes
 import importlib.util
 import os
-from ctypes import POINTER, Structure, c_char_p, c_float, c_int32, c_int64, c_uint8, c_void_p
+from ctypes import POINTER, Structure, c_char_p, c_float, c_int32, c_int64, c_void_p
 from enum import IntEnum
 from functools import cache
 from pathlib import Path
@@ -91,7 +91,7 @@ _FUNCTIONS: dict[str, tuple[list[Any], Any]] = {
     "jitney_vector": ([c_void_p, c_int32, c_int32, c_void_p, c_int64], None),
     "jitney_attention": ([c_void_p, c_int32, c_void_p, c_void_p, c_int64], None),
     "jitney_forward": ([c_void_p, POINTER(StepArgs)], c_int32),
-    "jitney_argmax": ([c_void_p, c_void_p, c_int64, c_int64, c_void_p, POINTER(c_uint8)], None),
+    "jitney_argmax": ([c_void_p, c_void_p, c_int64, c_int64, c_void_p, c_void_p], None),
 }
 
 

@@ -5,6 +5,7 @@ transformers in the tests. Knows no step and no request.
 """
 
 import ctypes
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -62,6 +63,22 @@ _VECTORS = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class NativeStep:
+    """A ragged batch as C-contiguous int32 arrays; row r is the tokens [starts[r], starts[r + 1])."""
+
+    token_ids: NDArray[np.int32]
+    """[T]"""
+    starts: NDArray[np.int32]
+    """[R + 1]"""
+    positions: NDArray[np.int32]
+    """[R] of each row's first token in its sequence."""
+    tables: NDArray[np.int32]
+    """[R, blocks] entries past a row's length are not looked at."""
+    logits_tokens: NDArray[np.int32]
+    """[S] the tokens whose logits are wanted."""
+
+
 class NativeDecoder:
     """PagedModel in native code, on the CPU.
 
@@ -96,6 +113,7 @@ class NativeDecoder:
         self._num_threads = num_threads
         self._config = config
         self._dtype = dtype
+        self._known_cache: PagedKVCache | None = None
         self._rotations = self._set_rotations()
         num_parameters = self._load(source)
         self.spec = ModelSpec(
@@ -125,31 +143,65 @@ class NativeDecoder:
     ) -> torch.Tensor:
         """One step; see `PagedModel.forward`."""
         starts = batch.query_starts.numpy()
-        arrays = {
-            "token_ids": token_ids.numpy().astype(np.int32),
-            "starts": starts,
-            "positions": batch.context_lens.numpy() - np.diff(starts),
-            "tables": batch.block_tables.contiguous().numpy(),
-            "logits_tokens": logits_index.numpy().astype(np.int32),
-        }
-        logits = torch.empty((len(logits_index), self._config.vocab_size), dtype=torch.float32)
-        pointers = ctypes.c_void_p * len(self._config.layers)
-        keys = pointers(*(tensor.data_ptr() for tensor in cache.keys))
-        values = pointers(*(tensor.data_ptr() for tensor in cache.values))
-        step = StepArgs(
-            num_tokens=len(token_ids),
-            num_rows=len(starts) - 1,
+        step = NativeStep(
+            token_ids=token_ids.numpy().astype(np.int32),
+            starts=starts,
+            positions=batch.context_lens.numpy() - np.diff(starts),
+            tables=batch.block_tables.contiguous().numpy(),
+            logits_tokens=logits_index.numpy().astype(np.int32),
+        )
+        return torch.from_numpy(self._compute(step, cache))
+
+    def most_likely(self, step: NativeStep, cache: PagedKVCache) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+        """One step, and for each token whose logits are wanted the id with the highest one (the lowest wins ties).
+
+        Returns:
+            [S] int32 ids, and [S] bool: False where the logits held NaN or +inf.
+        """
+        logits = self._compute(step, cache)
+        token_ids, is_valid = np.empty(len(logits), np.int32), np.empty(len(logits), np.bool_)
+        self._library.jitney_argmax(
+            self._handle,
+            logits.ctypes.data,
+            *logits.shape,
+            token_ids.ctypes.data,
+            is_valid.ctypes.data,
+        )
+        return token_ids, is_valid
+
+    def _compute(self, step: NativeStep, cache: PagedKVCache) -> NDArray[np.float32]:
+        """[S, vocab_size] logits."""
+        keys, values = self._pointers(cache)
+        logits = np.empty((len(step.logits_tokens), self._config.vocab_size), np.float32)
+        arguments = StepArgs(
+            num_tokens=len(step.token_ids),
+            num_rows=len(step.positions),
             num_logits=len(logits),
-            table_stride=arrays["tables"].shape[1],
+            table_stride=step.tables.shape[1],
             block_size=cache.block_size,
             keys=ctypes.addressof(keys),
             values=ctypes.addressof(values),
-            logits=logits.data_ptr(),
-            **{name: array.ctypes.data for name, array in arrays.items()},
+            token_ids=step.token_ids.ctypes.data,
+            starts=step.starts.ctypes.data,
+            positions=step.positions.ctypes.data,
+            tables=step.tables.ctypes.data,
+            logits_tokens=step.logits_tokens.ctypes.data,
+            logits=logits.ctypes.data,
         )
-        if self._library.jitney_forward(self._handle, ctypes.byref(step)):
-            raise MemoryError(f"no memory for the activations of a step of {len(token_ids)} tokens")
+        if self._library.jitney_forward(self._handle, ctypes.byref(arguments)):
+            raise MemoryError(f"no memory for the activations of a step of {len(step.token_ids)} tokens")
         return logits
+
+    def _pointers(self, cache: PagedKVCache) -> tuple[ctypes.Array[ctypes.c_void_p], ctypes.Array[ctypes.c_void_p]]:
+        """Where each layer's keys and values lie; worked out once for each cache."""
+        if self._known_cache is not cache:
+            pointers = ctypes.c_void_p * len(self._config.layers)
+            self._cache_pointers = (
+                pointers(*(tensor.data_ptr() for tensor in cache.keys)),
+                pointers(*(tensor.data_ptr() for tensor in cache.values)),
+            )
+            self._known_cache = cache
+        return self._cache_pointers
 
     def _set_rotations(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Give each layer its tables; they live as long as the model."""
