@@ -13,7 +13,9 @@ from torch.utils._pytree import tree_flatten
 
 import jitney
 from jitney.device import transfer
+from jitney.runner import sampling_state
 from jitney.runner.model_runner import ModelRunner
+from jitney.runner.sampling_ops import TritonSamplingOps
 from jitney.sampling_params import SamplingParams
 from jitney.types import SlotAdmission, StepInputs
 
@@ -88,13 +90,46 @@ def decode_step(num_rows: int, start: int) -> StepInputs:
     return StepInputs(1, num_rows, num_rows, num_rows, 0, 0, data, (), ())
 
 
-def runner_without_values(num_slots: int) -> ModelRunner:
-    return ModelRunner(PlainModel("meta"), 32, 8, num_slots, 64)
+def runner_without_values(num_slots: int, num_host_kv_blocks: int = 0) -> ModelRunner:
+    return ModelRunner(PlainModel("meta"), 32, 8, num_slots, 64, num_host_kv_blocks)
 
 
 def run(runner: ModelRunner, inputs: StepInputs) -> list[torch.Tensor]:
     with NoWaiting():
         return runner.execute(torch.empty(len(inputs.data), dtype=torch.int32, device="meta"), inputs).tensors()
+
+
+class NotLaunched:
+    """In place of a Triton kernel: what is left is what its host does."""
+
+    def __init__(self) -> None:
+        self.num_launches = 0
+
+    def __getitem__(self, grid: Any) -> Any:
+        return self._launch
+
+    def _launch(self, *args: Any, **options: Any) -> None:
+        self.num_launches += 1
+
+
+def kernels_not_launched(monkeypatch: pytest.MonkeyPatch) -> NotLaunched:
+    """Sampling as a GPU with Triton has it, without the kernels themselves."""
+    pytest.importorskip("triton")
+    from jitney.kernels.triton import greedy, top_k_top_p
+
+    kernel = NotLaunched()
+    for module, name in ((greedy, "_split_kernel"), (greedy, "_merge_kernel"), (top_k_top_p, "_drop_mask_kernel")):
+        monkeypatch.setattr(module, name, kernel)
+    monkeypatch.setattr(sampling_state, "choose_sampling_ops", lambda device: TritonSamplingOps())
+    return kernel
+
+
+def test_a_batch_of_all_features_does_not_wait_with_tritons_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = kernels_not_launched(monkeypatch)
+    runner = runner_without_values(len(EVERYTHING))
+    run(runner, prefill_step(EVERYTHING))
+    run(runner, decode_step(len(EVERYTHING), len(PROMPT)))
+    assert kernel.num_launches == 6, "greedy tokens in two launches, one mask; in each step"
 
 
 @pytest.mark.parametrize("params", EVERYTHING, ids=str)
