@@ -11,6 +11,8 @@ BatchingPolicy = Literal["continuous", "static", "dynamic", "sequential"]
 SchedulingPolicy = Literal["fcfs", "priority"]
 
 MAX_DEPTH = 3
+MAX_PROMPT_LOGPROB_TOKENS = 512
+"""Their logits are kept side by side in a step: float32 [512, V] is 250 MiB for a vocabulary of 128 thousand."""
 
 
 def setting(default: Any, help: str) -> Any:
@@ -132,6 +134,12 @@ class EngineConfig:
     def num_slots(self) -> int:
         """Slots of device state: with steps in flight, a request that has left its seat keeps its slot for a while."""
         return self.max_num_seqs * self.depth
+
+    @property
+    def prompt_logprob_tokens(self) -> int:
+        """Most tokens in one step of prompts whose logprobs are wanted; prompts that may not be split are whole."""
+        most = self.max_num_batched_tokens
+        return min(most, MAX_PROMPT_LOGPROB_TOKENS) if self.enable_chunked_prefill else most
 
 
 _CHOICES = {
