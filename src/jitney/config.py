@@ -66,7 +66,7 @@ class EngineConfig:
     swap_space: float = setting(
         0.0,
         "GiB of pinned host memory to which preempted requests' KV blocks are moved, instead of computing them again. "
-        "Pays where prompts are long and the GPU's memory is short.",
+        "Pays where prompts are long and the GPU's memory is short. Only continuous batching preempts.",
     )
     enforce_eager: bool = setting(
         False, "No CUDA graphs: the start is faster and memory is saved, each decode step costs the host more."
@@ -124,6 +124,11 @@ class EngineConfig:
             )
         if not self.enable_chunked_prefill and self.prefill_chunk_size is not None:
             raise ConfigError("prefill_chunk_size has no meaning with enable_chunked_prefill=False; drop one of them")
+        if self.swap_space > 0 and self.batching_policy != "continuous":
+            raise ConfigError(
+                f"swap_space={self.swap_space} has no meaning with batching_policy={self.batching_policy}, which never "
+                "preempts a request; set it to 0, or take continuous batching"
+            )
 
     @property
     def depth(self) -> int:

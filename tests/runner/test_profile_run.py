@@ -159,10 +159,9 @@ def test_it_computes_as_many_prompt_logprobs_as_a_step_may_have(seats: int, more
         max_num_seqs=seats, max_num_batched_tokens=seats + more_tokens, enable_chunked_prefill=is_chunked
     )
     step = largest_step(config, 400)
-    lens = sections(step)[2]
-    wanted = [
-        len(step.admissions[row].prompt_token_ids) - sections(step)[1][row] - 1 for row, _ in step.prompt_logprob_rows
-    ]
+    _, starts, lens, _ = sections(step)
+    rows = [row for row, _ in step.prompt_logprob_rows]
+    wanted = [len(step.admissions[row].prompt_token_ids) - starts[row] - 1 for row in rows]
     assert all(count <= lens[row] for count, row in zip(wanted, rows, strict=True))
     assert sum(wanted) == min(config.prompt_logprob_tokens, step.num_prompt_tokens)
 
