@@ -12,6 +12,8 @@ BatchingPolicy = Literal["continuous", "static", "dynamic", "sequential"]
 SchedulingPolicy = Literal["fcfs", "priority"]
 
 MAX_DEPTH = 3
+MAX_PROMPT_LOGPROB_TOKENS = 512
+"""Their logits are kept side by side in a step: float32 [512, V] is 250 MiB for a vocabulary of 128 thousand."""
 
 
 def setting(default: Any, help: str) -> Any:
@@ -73,7 +75,7 @@ class EngineConfig:
     swap_space: float = setting(
         0.0,
         "GiB of pinned host memory to which preempted requests' KV blocks are moved, instead of computing them again. "
-        "Pays where prompts are long and the GPU's memory is short.",
+        "Pays where prompts are long and the GPU's memory is short. Only continuous batching preempts.",
     )
     enforce_eager: bool = setting(
         False, "No CUDA graphs: the start is faster and memory is saved, each decode step costs the host more."
@@ -131,6 +133,11 @@ class EngineConfig:
             )
         if not self.enable_chunked_prefill and self.prefill_chunk_size is not None:
             raise ConfigError("prefill_chunk_size has no meaning with enable_chunked_prefill=False; drop one of them")
+        if self.swap_space > 0 and self.batching_policy != "continuous":
+            raise ConfigError(
+                f"swap_space={self.swap_space} has no meaning with batching_policy={self.batching_policy}, which never "
+                "preempts a request; set it to 0, or take continuous batching"
+            )
 
     @property
     def depth(self) -> int:
@@ -141,6 +148,12 @@ class EngineConfig:
     def num_slots(self) -> int:
         """Slots of device state: with steps in flight, a request that has left its seat keeps its slot for a while."""
         return self.max_num_seqs * self.depth
+
+    @property
+    def prompt_logprob_tokens(self) -> int:
+        """Most tokens in one step of prompts whose logprobs are wanted; prompts that may not be split are whole."""
+        most = self.max_num_batched_tokens
+        return min(most, MAX_PROMPT_LOGPROB_TOKENS) if self.enable_chunked_prefill else most
 
 
 _CHOICES = {
