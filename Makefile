@@ -8,12 +8,12 @@ BASE ?=
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-exact lint format docs bench clean
+.PHONY: help install demo test test-exact sanitize lint format docs bench clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-$(STAMP): pyproject.toml scripts/install.sh
+$(STAMP): pyproject.toml CMakeLists.txt scripts/install.sh $(wildcard src/jitney/kernels/native/csrc/*)
 	PYTHON="$(PYTHON)" VENV="$(VENV)" scripts/install.sh
 	@touch $@
 
@@ -27,6 +27,9 @@ test: $(STAMP)  ## Run the test suite
 
 test-exact: $(STAMP)  ## Compare every output with transformers' generate (long)
 	$(BIN)/python -m pytest tests/exact -m exact --timeout 0 -s -v $(ARGS)
+
+sanitize: $(STAMP)  ## Run the native code's tests under sanitizers
+	PYTHON=$(BIN)/python scripts/sanitize.sh
 
 lint: $(STAMP)  ## Check style, types, layers and file sizes (BASE=main compares sizes with a git ref)
 	$(BIN)/ruff check .

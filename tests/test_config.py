@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from jitney.config import EngineConfig
+from jitney.config import BatchingPolicy, EngineConfig
 from jitney.errors import ConfigError
 
 
@@ -39,6 +39,13 @@ def test_every_seat_needs_a_token_of_the_budget() -> None:
 def test_a_chunk_size_without_chunking_is_refused() -> None:
     with pytest.raises(ConfigError, match="prefill_chunk_size"):
         EngineConfig(enable_chunked_prefill=False, prefill_chunk_size=4)
+
+
+@pytest.mark.parametrize("policy", ["static", "dynamic", "sequential"])
+def test_swap_space_is_refused_where_nothing_is_ever_preempted(policy: BatchingPolicy) -> None:
+    EngineConfig(swap_space=1.0)
+    with pytest.raises(ConfigError, match=f"swap_space=1.0 has no meaning with batching_policy={policy}"):
+        EngineConfig(swap_space=1.0, batching_policy=policy)
 
 
 def test_depth_follows_async_scheduling() -> None:

@@ -63,6 +63,7 @@ def _load(model: Any, config: EngineConfig) -> "LoadedModel":
     from transformers import PreTrainedModel
 
     from jitney.device.choice import choose_device
+    from jitney.models.decoder.load import KernelSettings
     from jitney.models.embedded import embedded_model_path
     from jitney.models.load import load_model
 
@@ -76,7 +77,10 @@ def _load(model: Any, config: EngineConfig) -> "LoadedModel":
     if config.device == "auto" and isinstance(model, PreTrainedModel):
         chosen = model.device.type  # it is shared where it is
     where = "cpu" if chosen == "simulated" else chosen
-    return load_model(model, config.dtype, config.trust_remote_code, where, config.block_size)
+    kernels = KernelSettings(
+        block_size=config.block_size, cpu_kernels=config.cpu_kernels, cpu_threads=config.cpu_threads
+    )
+    return load_model(model, config.dtype, config.trust_remote_code, where, kernels)
 
 
 def _own_tokenizer(loaded: "LoadedModel", config: EngineConfig) -> Tokenizer | None:
@@ -94,7 +98,9 @@ def _as_tokenizer(tokenizer: Any) -> Tokenizer:
 
 def engine_around(model: "PagedModel", eos_token_ids: tuple[int, ...], config: EngineConfig) -> Engine:
     """Memory, runner, device and engine around a model that is where it shall run. Raises ConfigError."""
+    from jitney.models.decoder.native import NativeDecoder
     from jitney.runner.model_runner import ModelRunner
+    from jitney.runner.native_runner import NativeRunner
 
     spec = model.spec
     num_kv_blocks = _num_kv_blocks(model, config)
@@ -106,14 +112,14 @@ def engine_around(model: "PagedModel", eos_token_ids: tuple[int, ...], config: E
         eos_token_ids=eos_token_ids,
         num_host_kv_blocks=_num_host_kv_blocks(model, config, num_kv_blocks),
     )
-    runner = ModelRunner(
-        model,
+    sizes = (
         limits.num_kv_blocks,
         config.block_size,
         config.num_slots,
         limits.max_model_len,
         limits.num_host_kv_blocks,
     )
+    runner = NativeRunner(model, *sizes) if isinstance(model, NativeDecoder) else ModelRunner(model, *sizes)
     if model.device.type == "cuda" and model.supports_graphs and not config.enforce_eager:
         from jitney.device.cuda_graphs import CudaGraphs
 

@@ -7,10 +7,13 @@ from jitney.errors import ConfigError
 
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 DeviceName = Literal["auto", "cuda", "cpu", "simulated"]
+CpuKernels = Literal["auto", "native", "torch"]
 BatchingPolicy = Literal["continuous", "static", "dynamic", "sequential"]
 SchedulingPolicy = Literal["fcfs", "priority"]
 
 MAX_DEPTH = 3
+MAX_PROMPT_LOGPROB_TOKENS = 512
+"""Their logits are kept side by side in a step: float32 [512, V] is 250 MiB for a vocabulary of 128 thousand."""
 
 
 def setting(default: Any, help: str) -> Any:
@@ -24,10 +27,18 @@ class EngineConfig:
 
     dtype: DType = setting(
         "auto",
-        "Number format of weights and KV cache. auto: the checkpoint's own on a GPU, float32 on a CPU. "
-        "bfloat16 halves the memory; outputs may differ in the last digits.",
+        "Number format of weights and KV cache. auto: the checkpoint's own; on a CPU only if that is bfloat16 and the "
+        "CPU has instructions for it, else float32. bfloat16 halves the memory; outputs may differ from float32's.",
     )
     device: DeviceName = setting("auto", "Where steps run. auto: the GPU if there is one, else the CPU.")
+    cpu_kernels: CpuKernels = setting(
+        "auto",
+        "What computes on a CPU. auto: the native kernels where they serve the model, else torch. native: an error "
+        "where they do not. torch: the reference, several times slower.",
+    )
+    cpu_threads: int | None = setting(
+        None, "Threads of the native kernels. Default: the cores that this process may use. More than those slows down."
+    )
     max_model_len: int | None = setting(
         None, "Longest prompt + output, in tokens. Default: what the model was made for and the KV cache can hold."
     )
@@ -64,7 +75,7 @@ class EngineConfig:
     swap_space: float = setting(
         0.0,
         "GiB of pinned host memory to which preempted requests' KV blocks are moved, instead of computing them again. "
-        "Pays where prompts are long and the GPU's memory is short.",
+        "Pays where prompts are long and the GPU's memory is short. Only continuous batching preempts.",
     )
     enforce_eager: bool = setting(
         False, "No CUDA graphs: the start is faster and memory is saved, each decode step costs the host more."
@@ -106,7 +117,7 @@ class EngineConfig:
             raise ConfigError(f"max_steps_in_flight must be 1 to {MAX_DEPTH}, got {self.max_steps_in_flight!r}")
         _number("gpu_memory_utilization", self.gpu_memory_utilization, 0.01, 1.0)
         _number("swap_space", self.swap_space, 0.0, 16384.0)
-        for name in ("max_model_len", "prefill_chunk_size", "num_kv_blocks"):
+        for name in ("cpu_threads", "max_model_len", "prefill_chunk_size", "num_kv_blocks"):
             if getattr(self, name) is not None:
                 _positive_integer(name, getattr(self, name))
         for name in _SWITCHES:
@@ -122,6 +133,11 @@ class EngineConfig:
             )
         if not self.enable_chunked_prefill and self.prefill_chunk_size is not None:
             raise ConfigError("prefill_chunk_size has no meaning with enable_chunked_prefill=False; drop one of them")
+        if self.swap_space > 0 and self.batching_policy != "continuous":
+            raise ConfigError(
+                f"swap_space={self.swap_space} has no meaning with batching_policy={self.batching_policy}, which never "
+                "preempts a request; set it to 0, or take continuous batching"
+            )
 
     @property
     def depth(self) -> int:
@@ -133,10 +149,17 @@ class EngineConfig:
         """Slots of device state: with steps in flight, a request that has left its seat keeps its slot for a while."""
         return self.max_num_seqs * self.depth
 
+    @property
+    def prompt_logprob_tokens(self) -> int:
+        """Most tokens in one step of prompts whose logprobs are wanted; prompts that may not be split are whole."""
+        most = self.max_num_batched_tokens
+        return min(most, MAX_PROMPT_LOGPROB_TOKENS) if self.enable_chunked_prefill else most
+
 
 _CHOICES = {
     "dtype": get_args(DType),
     "device": get_args(DeviceName),
+    "cpu_kernels": get_args(CpuKernels),
     "batching_policy": get_args(BatchingPolicy),
     "scheduling_policy": get_args(SchedulingPolicy),
 }

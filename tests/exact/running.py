@@ -12,14 +12,17 @@ from .reference import Comparison, Reference
 
 
 def compare(
-    model: PreTrainedModel | Path,
+    model: PreTrainedModel | Path | None,
     expected: list[Reference],
     mode: str,
     num_seqs: int,
     n: int = 1,
     tokenizer: Any = None,
 ) -> Comparison:
-    """Generate from the prompts of `expected` in float32, greedy; fails at the first difference that is no near tie."""
+    """Generate from the prompts of `expected` in float32, greedy; fails at the first difference that is no near tie.
+
+    Without a model the embedded one is loaded, and computed as it is by default.
+    """
     num_tokens = len(expected[0].tokens)
     longest = max(len(reference.prompt) for reference in expected) + num_tokens
     params = SamplingParams(temperature=0.0, max_tokens=num_tokens, ignore_eos=True, n=n)

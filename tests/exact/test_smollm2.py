@@ -52,6 +52,11 @@ def test_the_fused_decoder_has_the_tokens_of_transformers(sample: list[Reference
     compare(embedded_model_path(), sample, "async", num_seqs=3)
 
 
+@pytest.mark.parametrize("mode", ["async", "static sync", "chunks of 7"])
+def test_the_native_kernels_have_the_tokens_of_transformers(sample: list[Reference], mode: str) -> None:
+    compare(None, sample, mode, num_seqs=3)
+
+
 def test_preemption_does_not_change_a_token(sample: list[Reference]) -> None:
     compare(smollm2(), sample[:-1], "tiny pool, sync, blocks of 1", num_seqs=3)
 

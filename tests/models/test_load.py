@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import re
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,9 @@ from tests.models.gguf_writer import write_gguf
 from tests.models.tiny import tiny_model
 from transformers import PreTrainedModel, T5Config, T5ForConditionalGeneration
 
+from jitney.config import CpuKernels
 from jitney.errors import ModelLoadError
+from jitney.models.decoder.load import KernelSettings
 from jitney.models.load import LoadedModel, _load_fused, load_model
 
 
@@ -159,16 +162,21 @@ def test_a_name_that_leads_nowhere_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "way"),
-    [("llama", "LlamaForCausalLM through the fused decoder"), ("gpt2", "GPT2LMHeadModel through transformers")],
+    ("family", "kernels", "way"),
+    [
+        ("llama", "torch", "LlamaForCausalLM through the fused decoder with torch attention"),
+        ("gemma3", "native", r"Gemma3ForCausalLM through native kernels \(\w+, 1 threads\)"),
+        ("gpt2", "auto", "GPT2LMHeadModel through transformers with torch attention"),
+    ],
 )
 def test_one_line_says_which_code_runs_the_model(
-    family: str, way: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    family: str, kernels: CpuKernels, way: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     tiny_model(family).save_pretrained(tmp_path)
     with caplog.at_level("INFO", logger="jitney"):
-        load_model(tmp_path)
-    assert [record.getMessage() for record in caplog.records] == [f"{tmp_path}: {way}, float32 on cpu, torch attention"]
+        load_model(tmp_path, kernels=KernelSettings(cpu_kernels=kernels, cpu_threads=1))
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert re.fullmatch(f"{re.escape(str(tmp_path))}: {way}, float32 on cpu", message)
 
 
 def test_without_a_dtype_a_checkpoint_keeps_its_own(tmp_path: Path) -> None:
@@ -177,8 +185,8 @@ def test_without_a_dtype_a_checkpoint_keeps_its_own(tmp_path: Path) -> None:
     config = tiny_model("llama").config
     for named, expected in ((torch.float16, torch.float16), (None, torch.bfloat16)):
         config.dtype = named
-        decoder = _load_fused(tmp_path, config, None, torch.device("cpu"), 16)
+        decoder = _load_fused(tmp_path, config, None, torch.device("cpu"), KernelSettings())
         assert decoder is not None and decoder.spec.dtype is expected
     config.dtype = torch.float64
     with pytest.raises(ModelLoadError, match=r"float64; choose a dtype of float32, bfloat16, float16"):
-        _load_fused(tmp_path, config, None, torch.device("cpu"), 16)
+        _load_fused(tmp_path, config, None, torch.device("cpu"), KernelSettings())

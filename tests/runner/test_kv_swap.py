@@ -1,8 +1,10 @@
 import numpy as np
+import pytest
 import torch
 
 from jitney.kernels.paged_kv import PagedKVCache
-from jitney.runner.kv_swap import KVSwap
+from jitney.runner import kv_swap
+from jitney.runner.kv_swap import KVSwap, swap_device_bytes
 
 BLOCK_SIZE = 4
 HEADS = [(2, 8), (1, 16), (3, 5)]
@@ -58,3 +60,13 @@ def test_without_host_blocks_no_copies_are_no_work() -> None:
     swap = KVSwap(random_cache(2), num_host_blocks=0)
     swap.copy_out(*copies())
     swap.copy_in(*copies())
+
+
+@pytest.mark.parametrize("num_host_blocks", [0, 1, 3, 40])
+@pytest.mark.parametrize("staging_bytes", [1, 5 * BLOCK_BYTES])
+def test_it_takes_no_more_of_the_device_than_it_says(
+    num_host_blocks: int, staging_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kv_swap, "STAGING_BYTES", staging_bytes)
+    swap = KVSwap(random_cache(2), num_host_blocks, staging_bytes)
+    assert 2 * swap._staging.nbytes <= swap_device_bytes(num_host_blocks * BLOCK_BYTES, BLOCK_BYTES)

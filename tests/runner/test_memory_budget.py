@@ -140,3 +140,12 @@ def test_given_blocks_must_hold_one_request_and_fit() -> None:
     assert plan_memory(profile(), SPEC, EngineConfig(num_kv_blocks=fits), 0).num_kv_blocks == fits
     with pytest.raises(ConfigError, match=f"lower num_kv_blocks to {fits} or less"):
         plan_memory(profile(), SPEC, EngineConfig(num_kv_blocks=fits + 1), 0)
+
+
+def test_what_swapping_stages_on_the_device_is_not_given_to_the_cache() -> None:
+    without, with_swap, little = (
+        plan_memory(profile(), SPEC, EngineConfig(swap_space=gib), 0) for gib in (0.0, 4.0, 1 / 1024)
+    )
+    assert with_swap.slack - without.slack == 64 * 2**20
+    assert little.slack - without.slack == 2 * 2**20
+    assert with_swap.kv_cache < little.kv_cache < without.kv_cache

@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ from torch.utils._pytree import tree_flatten
 
 import jitney
 from jitney.device import transfer
+from jitney.runner import kv_swap, sampling_state
 from jitney.runner.model_runner import ModelRunner
+from jitney.runner.sampling_ops import TritonSamplingOps
 from jitney.sampling_params import SamplingParams
 from jitney.types import SlotAdmission, StepInputs
 
@@ -35,6 +38,8 @@ class NoWaiting(TorchDispatchMode):
         tensors = [value for value in tree_flatten((args, kwargs))[0] if isinstance(value, torch.Tensor)]
         name = str(func)
         on_host = [tensor for tensor in tensors if tensor.device.type == "cpu"]
+        if name.startswith("aten.copy_") and all(map(is_pinned, on_host)) and (args[2:] or [False])[0]:
+            return args[0]  # meta tensors have nothing to copy
         if on_host and len(on_host) < len(tensors):
             raise HostWaits(f"{name} takes a tensor of the host's together with the device's")
         target = kwargs.get("device")
@@ -45,9 +50,24 @@ class NoWaiting(TorchDispatchMode):
         return func(*args, **kwargs)
 
 
+_PINNED: set[int] = set()
+"""Addresses of the memory that would be pinned on a GPU's host."""
+
+
+def is_pinned(tensor: torch.Tensor) -> bool:
+    return tensor.untyped_storage().data_ptr() in _PINNED
+
+
 @pytest.fixture(autouse=True)
 def _no_pinned_memory_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    def empty_on_host(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        tensor = torch.empty(shape, dtype=dtype)
+        _PINNED.add(tensor.untyped_storage().data_ptr())
+        return tensor
+
+    _PINNED.clear()
     monkeypatch.setattr(transfer, "_pinned", lambda tensor: tensor)
+    monkeypatch.setattr(kv_swap, "empty_on_host", empty_on_host)
 
 
 EVERYTHING = [
@@ -88,13 +108,46 @@ def decode_step(num_rows: int, start: int) -> StepInputs:
     return StepInputs(1, num_rows, num_rows, num_rows, 0, 0, data, (), ())
 
 
-def runner_without_values(num_slots: int) -> ModelRunner:
-    return ModelRunner(PlainModel("meta"), 32, 8, num_slots, 64)
+def runner_without_values(num_slots: int, num_host_kv_blocks: int = 0) -> ModelRunner:
+    return ModelRunner(PlainModel("meta"), 32, 8, num_slots, 64, num_host_kv_blocks)
 
 
 def run(runner: ModelRunner, inputs: StepInputs) -> list[torch.Tensor]:
     with NoWaiting():
         return runner.execute(torch.empty(len(inputs.data), dtype=torch.int32, device="meta"), inputs).tensors()
+
+
+class NotLaunched:
+    """In place of a Triton kernel: what is left is what its host does."""
+
+    def __init__(self) -> None:
+        self.num_launches = 0
+
+    def __getitem__(self, grid: Any) -> Any:
+        return self._launch
+
+    def _launch(self, *args: Any, **options: Any) -> None:
+        self.num_launches += 1
+
+
+def kernels_not_launched(monkeypatch: pytest.MonkeyPatch) -> NotLaunched:
+    """Sampling as a GPU with Triton has it, without the kernels themselves."""
+    pytest.importorskip("triton")
+    from jitney.kernels.triton import greedy, top_k_top_p
+
+    kernel = NotLaunched()
+    for module, name in ((greedy, "_split_kernel"), (greedy, "_merge_kernel"), (top_k_top_p, "_drop_mask_kernel")):
+        monkeypatch.setattr(module, name, kernel)
+    monkeypatch.setattr(sampling_state, "choose_sampling_ops", lambda device: TritonSamplingOps())
+    return kernel
+
+
+def test_a_batch_of_all_features_does_not_wait_with_tritons_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = kernels_not_launched(monkeypatch)
+    runner = runner_without_values(len(EVERYTHING))
+    run(runner, prefill_step(EVERYTHING))
+    run(runner, decode_step(len(EVERYTHING), len(PROMPT)))
+    assert kernel.num_launches == 6, "greedy tokens in two launches, one mask; in each step"
 
 
 @pytest.mark.parametrize("params", EVERYTHING, ids=str)
@@ -112,6 +165,15 @@ def test_a_batch_of_all_features_and_prompt_logprobs_does_not_wait() -> None:
     for start in range(len(PROMPT), len(PROMPT) + 3):
         run(runner, decode_step(len(params), start))
     run(runner, prefill_step(params, decode_rows=4))
+
+
+def test_a_step_that_swaps_does_not_wait() -> None:
+    runner = runner_without_values(2, num_host_kv_blocks=6)
+    run(runner, prefill_step(EVERYTHING[:2]))
+    plain, swaps = decode_step(2, len(PROMPT)), np.array([[3, 0], [4, 1], [5, 2], [6, 4], [7, 3]], np.int32)
+    data = np.concatenate((plain.data, swaps.ravel()))
+    token_ids, *_ = run(runner, replace(plain, data=data, num_swap_out=3, num_swap_in=2))
+    assert token_ids.shape == (2,)
 
 
 def test_graph_steps_and_their_capture_do_not_wait() -> None:
@@ -139,6 +201,8 @@ def test_graph_steps_and_their_capture_do_not_wait() -> None:
         lambda x: x[torch.arange(2)],
         lambda x: torch.from_numpy(np.arange(2)).to(x.device),
         lambda x: x.copy_(torch.ones(4)),
+        lambda x: x.copy_(torch.ones(4), non_blocking=True),
+        lambda x: torch.ones(4).copy_(x, non_blocking=True),
         lambda x: x.__setitem__(x > 0, 1.0),
     ],
 )

@@ -14,13 +14,15 @@ from jitney.config import EngineConfig
 from jitney.device.gpu_memory import MemoryReading
 from jitney.errors import ConfigError
 from jitney.kernels.paged_kv import PagedBatch, PagedKVCache
-from jitney.runner.profile_run import largest_decode_step, largest_step, profile_run
+from jitney.runner.profile_run import largest_decode_step, largest_step, profile_run, smallest_mixed_step
 from jitney.types import StepInputs
 
 from .plain_model import MAX_POSITION, PlainModel
 
 BLOCK_SIZE = 4
 CONFIG = EngineConfig(max_num_seqs=3, max_num_batched_tokens=20, block_size=BLOCK_SIZE)
+PROMPT_TOKENS = 18
+"""Of the largest step, which has two decode rows."""
 CACHE = 2 * BLOCK_SIZE * PlainModel().spec.kv_bytes_per_token()
 TENSORS, HELD, TOTAL, FREE = 70_000, 72_000, 200_000, 100_000
 
@@ -77,9 +79,13 @@ class Meter:
 def test_it_measures_the_largest_step_and_the_largest_decode_step_on_top_of_the_weights() -> None:
     model = WatchedModel()
     profile = profile_run(model, CONFIG, Meter(model))
-    assert model.steps == [Step(20, 3, MAX_POSITION), Step(3, 3, MAX_POSITION)]
+    assert model.steps == [
+        Step(2, 1, MAX_POSITION),
+        Step(20, 3 + PROMPT_TOKENS, MAX_POSITION),
+        Step(3, 3, MAX_POSITION),
+    ]
     assert profile.weights == TENSORS - CACHE
-    assert profile.activations == 20 * 100 + 3 * 1000
+    assert profile.activations == 20 * 100 + (3 + PROMPT_TOKENS) * 1000
     assert profile.decode_activations == 3 * 100 + 3 * 1000
     assert profile.other == TOTAL - FREE - HELD
     assert profile.total == TOTAL
@@ -88,7 +94,7 @@ def test_it_measures_the_largest_step_and_the_largest_decode_step_on_top_of_the_
 def test_a_given_length_is_the_longest_context() -> None:
     model = WatchedModel()
     profile_run(model, EngineConfig(max_model_len=30, max_num_seqs=2, block_size=BLOCK_SIZE), Meter(model))
-    assert model.steps == [Step(60, 2, 30), Step(2, 2, 30)]
+    assert model.steps == [Step(2, 1, 30), Step(60, 62, 30), Step(2, 2, 30)]
 
 
 def test_it_leaves_no_trace() -> None:
@@ -96,14 +102,14 @@ def test_it_leaves_no_trace() -> None:
     meter = Meter(model)
     profile_run(model, CONFIG, meter)
     gc.collect()
-    assert len(model.caches) == 2 and all(cache() is None for cache in model.caches)
+    assert len(model.caches) == 3 and all(cache() is None for cache in model.caches)
     assert meter.seen == len(model.steps), "what was held has been given back since the last step"
     assert vars(fresh).keys() <= vars(model).keys()
     for name in ("_tokens", "_positions", "_head"):
         assert torch.equal(getattr(model, name), getattr(fresh, name))
 
 
-@pytest.mark.parametrize("step", [0, 1])
+@pytest.mark.parametrize("step", [0, 1, 2])
 def test_a_step_that_does_not_fit_is_refused_with_the_numbers_and_its_memory_is_given_back(step: int) -> None:
     model = WatchedModel(out_of_memory_at=step)
     meter = Meter(model)
@@ -129,16 +135,35 @@ def test_the_largest_step_is_one_the_engine_could_have(
         max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_seqs + more_tokens, prefill_chunk_size=chunk
     )
     step, decode = largest_step(config, max_model_len), largest_decode_step(config, max_model_len)
+    mixed = smallest_mixed_step(config, max_model_len)
     longest = min(max_model_len, chunk or max_model_len)
     assert step.num_tokens == min(config.max_num_batched_tokens, max_num_seqs * longest)
     assert decode.num_tokens == decode.num_decode_rows == max_num_seqs
-    for inputs in (step, decode):
+    assert mixed.num_tokens == min(2, max_model_len, config.max_num_batched_tokens)
+    for inputs, num_rows in ((step, max_num_seqs), (decode, max_num_seqs), (mixed, 1)):
         slots, starts, lens, sample_rows = sections(inputs)
-        assert inputs.num_rows == inputs.num_sample_rows == max_num_seqs
-        assert slots.tolist() == sample_rows.tolist() == list(range(max_num_seqs))
+        assert inputs.num_rows == inputs.num_sample_rows == num_rows
+        assert slots.tolist() == sample_rows.tolist() == list(range(num_rows))
         assert len(inputs.data) == sum(inputs.section_sizes())
         assert (lens[: inputs.num_decode_rows] == 1).all() and lens.sum() == inputs.num_tokens
-        assert starts.min() >= 0 and lens.max() <= longest and (starts + lens).max() == max_model_len
+        assert (
+            starts.min() >= 0
+            and lens.max() <= max(longest, mixed.num_tokens)
+            and (starts + lens).max() == max_model_len
+        )
+
+
+@given(st.integers(1, 5), st.integers(0, 1500), st.booleans())
+def test_it_computes_as_many_prompt_logprobs_as_a_step_may_have(seats: int, more_tokens: int, is_chunked: bool) -> None:
+    config = EngineConfig(
+        max_num_seqs=seats, max_num_batched_tokens=seats + more_tokens, enable_chunked_prefill=is_chunked
+    )
+    step = largest_step(config, 400)
+    _, starts, lens, _ = sections(step)
+    rows = [row for row, _ in step.prompt_logprob_rows]
+    wanted = [len(step.admissions[row].prompt_token_ids) - starts[row] - 1 for row in rows]
+    assert all(count <= lens[row] for count, row in zip(wanted, rows, strict=True))
+    assert sum(wanted) == min(config.prompt_logprob_tokens, step.num_prompt_tokens)
 
 
 def sections(inputs: StepInputs) -> list[np.ndarray]:

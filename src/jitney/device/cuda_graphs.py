@@ -17,6 +17,11 @@ class CudaGraphs:
         self._pool = torch.cuda.graph_pool_handle()
 
     def capture(self, work: Callable[[], None]) -> torch.cuda.CUDAGraph:
+        # torch.cuda.graph leaves its stream the current one when the recording fails, so this puts back the caller's
+        with torch.cuda.stream(torch.cuda.current_stream(self._device)):
+            return self._capture(work)
+
+    def _capture(self, work: Callable[[], None]) -> torch.cuda.CUDAGraph:
         torch.cuda.synchronize(self._device)
         with torch.cuda.stream(self._stream):
             for _ in range(_WARM_UP_RUNS):

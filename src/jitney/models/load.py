@@ -27,9 +27,11 @@ from jitney.config import DType
 from jitney.errors import ModelLoadError
 from jitney.kernels.attention import choose_attention
 from jitney.models.decoder.checkpoint import SafetensorsFolder
+from jitney.models.decoder.config import DecoderConfig
 from jitney.models.decoder.families import decoder_config
-from jitney.models.decoder.load import load_decoder
+from jitney.models.decoder.load import KernelSettings, is_fast_in_bfloat16, load_decoder
 from jitney.models.decoder.model import FusedDecoder
+from jitney.models.decoder.native import NativeDecoder
 from jitney.models.gguf_file import read_gguf
 from jitney.models.gguf_weights import gguf_decoder, load_gguf
 from jitney.models.hub import download
@@ -49,7 +51,7 @@ _GGUF_STOP_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 class LoadedModel:
     """A model ready to run, and what the layers above need to know of its origin."""
 
-    model: FusedDecoder | TransformersModel
+    model: FusedDecoder | NativeDecoder | TransformersModel
     path: Path | None
     """Where the tokenizer is: the folder, or the GGUF file itself. None for a model loaded by the caller."""
     eos_token_ids: tuple[int, ...]
@@ -61,26 +63,25 @@ def load_model(
     dtype: DType = "auto",
     trust_remote_code: bool = False,
     device: torch.device | str = "cpu",
-    block_size: int = 16,
+    kernels: KernelSettings | None = None,
 ) -> LoadedModel:
     """Load a model by any of its names.
 
     Args:
         model: a folder with config.json and safetensors, a GGUF file or a folder with exactly one, a hub id
             ("owner/name"), or a PreTrainedModel, which is shared and never changed.
-        dtype: "auto" is float32 on a CPU and the checkpoint's own elsewhere; a loaded model keeps its own.
+        dtype: "auto" is the checkpoint's own (a GGUF's: bfloat16); on a CPU float32 instead, unless that is bfloat16
+            and native kernels have instructions for it. A loaded model keeps its own.
         trust_remote_code: run Python code that comes with the model.
         device: where the weights go; a loaded model stays where it is.
-        block_size: tokens in a block of the KV cache that will serve it: not every attention kernel reads every size.
+        kernels: what the choice of kernels depends on besides.
 
     Raises ModelLoadError, saying what to change, if the model cannot be found, read or served.
     """
-    loaded = _load(model, dtype, trust_remote_code, torch.device(device), block_size)
+    loaded = _load(model, dtype, trust_remote_code, torch.device(device), kernels or KernelSettings())
     spec, where = loaded.model.spec, loaded.model.device
-    way = "the fused decoder" if isinstance(loaded.model, FusedDecoder) else "transformers"
     form = str(spec.dtype).removeprefix("torch.")
-    attention = loaded.model.attention.name
-    logger.info("%s: %s through %s, %s on %s, %s attention", spec.name, spec.architecture, way, form, where, attention)
+    logger.info("%s: %s through %s, %s on %s", spec.name, spec.architecture, loaded.model.way, form, where)
     return loaded
 
 
@@ -89,26 +90,26 @@ def _load(
     dtype: DType,
     trust_remote_code: bool,
     device: torch.device,
-    block_size: int,
+    kernels: KernelSettings,
 ) -> LoadedModel:
     if isinstance(model, PreTrainedModel):
-        return _share(model, dtype, device, block_size)
+        return _share(model, dtype, device, kernels)
     if not str(model):
         raise ModelLoadError("model='' is no file or folder here, and no hub id; leave it out for the built-in model.")
     path = Path(model)
     if path.is_file():
-        return _load_gguf(path, dtype, device, block_size)
+        return _load_gguf(path, dtype, device, kernels)
     folder = path if path.is_dir() else download(str(model), trust_remote_code)
-    return _load_folder(folder, dtype, trust_remote_code, device, block_size)
+    return _load_folder(folder, dtype, trust_remote_code, device, kernels)
 
 
-def _share(model: PreTrainedModel, dtype: DType, device: torch.device, block_size: int) -> LoadedModel:
+def _share(model: PreTrainedModel, dtype: DType, device: torch.device, kernels: KernelSettings) -> LoadedModel:
     if dtype != "auto" and model.dtype is not _DTYPES[dtype]:
         raise ModelLoadError(
             f"dtype={dtype!r} was asked for, but the loaded model is in {str(model.dtype).removeprefix('torch.')}, and "
             "a loaded model is shared as it is. Leave dtype='auto', or convert the model yourself first."
         )
-    paged = _paged(model, block_size)
+    paged = _paged(model, kernels)
     if paged.device.type != device.type:
         raise ModelLoadError(
             f"The loaded model is on {paged.device}, the engine on {device}; move it with model.to({str(device)!r})."
@@ -116,19 +117,19 @@ def _share(model: PreTrainedModel, dtype: DType, device: torch.device, block_siz
     return LoadedModel(paged, None, _eos_token_ids(getattr(model, "generation_config", None), model.config))
 
 
-def _load_gguf(path: Path, dtype: DType, device: torch.device, block_size: int) -> LoadedModel:
+def _load_gguf(path: Path, dtype: DType, device: torch.device, kernels: KernelSettings) -> LoadedModel:
     file = read_gguf(path)
     stops = [file.metadata.get(f"tokenizer.ggml.{key}") for key in _GGUF_STOP_KEYS]
     eos = tuple(dict.fromkeys(token for token in stops if isinstance(token, int)))
-    torch_dtype = _torch_dtype(dtype, device) or torch.bfloat16
     fused = gguf_decoder(file)
     if fused is not None:
-        return LoadedModel(load_decoder(*fused, torch_dtype, device, block_size), path, eos)
-    model: Any = load_gguf(file, torch_dtype)
-    return LoadedModel(_paged(model.to(device), block_size), path, eos)
+        chosen = _decoder_dtype(fused[0], torch.bfloat16, dtype, device, kernels)
+        return LoadedModel(load_decoder(*fused, chosen, device, kernels), path, eos)
+    model: Any = load_gguf(file, _torch_dtype(dtype, device) or torch.bfloat16)
+    return LoadedModel(_paged(model.to(device), kernels), path, eos)
 
 
-def _paged(model: Any, block_size: int) -> TransformersModel:
+def _paged(model: Any, kernels: KernelSettings) -> TransformersModel:
     """With attention that serves whatever the model may turn out to ask for: softcaps, sinks, windows."""
     paged = TransformersModel(model)
     layers = paged.spec.layers
@@ -136,7 +137,7 @@ def _paged(model: Any, block_size: int) -> TransformersModel:
         paged.device,
         paged.spec.dtype,
         [layer.head_dim for layer in layers],
-        block_size,
+        kernels.block_size,
         has_softcap=True,
         has_sinks=True,
         has_window=any(layer.sliding_window is not None for layer in layers),
@@ -145,17 +146,17 @@ def _paged(model: Any, block_size: int) -> TransformersModel:
 
 
 def _load_folder(
-    path: Path, dtype: DType, trust_remote_code: bool, device: torch.device, block_size: int
+    path: Path, dtype: DType, trust_remote_code: bool, device: torch.device, kernels: KernelSettings
 ) -> LoadedModel:
     if not (path / "config.json").is_file():
-        return _load_gguf(_only_gguf(path), dtype, device, block_size)
+        return _load_gguf(_only_gguf(path), dtype, device, kernels)
     raw = _check_folder(path, trust_remote_code)
     try:
         config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
         if config.is_encoder_decoder:
             raise ModelLoadError(f"{path} is an encoder-decoder model; Jitney serves decoder-only language models.")
         runs_own_code = trust_remote_code and "auto_map" in raw
-        fused = None if runs_own_code else _load_fused(path, config, _torch_dtype(dtype, device), device, block_size)
+        fused = None if runs_own_code else _load_fused(path, config, dtype, device, kernels)
         if fused is not None:
             return LoadedModel(fused, path, _folder_eos_token_ids(path, config))
         model: Any = _load_transformers(path, config, _torch_dtype(dtype, device), trust_remote_code)
@@ -164,22 +165,23 @@ def _load_folder(
         raise
     except Exception as error:  # files of any kind of damage, read by many parsers
         raise ModelLoadError(f"{path} cannot be loaded ({type(error).__name__}): {_brief(error)}") from error
-    return LoadedModel(_paged(model, block_size), path, _eos_token_ids(model.generation_config, model.config))
+    return LoadedModel(_paged(model, kernels), path, _eos_token_ids(model.generation_config, model.config))
 
 
 def _load_fused(
-    path: Path, config: PreTrainedConfig, dtype: torch.dtype | None, device: torch.device, block_size: int
-) -> FusedDecoder | None:
+    path: Path, config: PreTrainedConfig, dtype: DType, device: torch.device, kernels: KernelSettings
+) -> FusedDecoder | NativeDecoder | None:
     """The folder's model as a fused decoder; None if it is not one that is known exactly."""
     known = decoder_config(config)
     as_saved = config.architectures is None or (known is not None and config.architectures == [known.architecture])
     if known is None or not as_saved or not SafetensorsFolder.is_in(path) or (path / _ADAPTER).exists():
         return None
     source = SafetensorsFolder(path, device)
-    chosen = dtype or config.dtype or source.dtype
+    own: Any = config.dtype or source.dtype
+    chosen = _decoder_dtype(known, own, dtype, device, kernels)
     if chosen not in SERVED_DTYPES:
         raise ModelLoadError(f"{path} is in {chosen}; choose a dtype of {', '.join(_DTYPES)}.")
-    return load_decoder(known, source, chosen, device, block_size)
+    return load_decoder(known, source, chosen, device, kernels)
 
 
 def _load_transformers(
@@ -251,6 +253,15 @@ def _code_names(auto_map: object) -> str:
     if not isinstance(auto_map, dict):
         return str(auto_map)
     return ", ".join(sorted({str(target).rpartition("--")[2].split(".")[0] + ".py" for target in auto_map.values()}))
+
+
+def _decoder_dtype(
+    config: DecoderConfig, own: torch.dtype, dtype: DType, device: torch.device, kernels: KernelSettings
+) -> torch.dtype:
+    """ "auto" is the checkpoint's `own`, on a CPU only where that is bfloat16 and computed fast; else float32."""
+    if dtype == "auto" and device.type == "cpu" and own is torch.bfloat16 and is_fast_in_bfloat16(config, kernels):
+        return own
+    return _torch_dtype(dtype, device) or own
 
 
 def _torch_dtype(dtype: DType, device: torch.device) -> torch.dtype | None:

@@ -70,6 +70,11 @@ class TransformersModel:
         )
 
     @property
+    def way(self) -> str:
+        """What computes it, in words."""
+        return f"transformers with {self.attention.name} attention"
+
+    @property
     def supports_graphs(self) -> bool:
         """Whether a step can be captured in a CUDA graph."""
         return self.attention.supports_graphs

@@ -20,6 +20,11 @@ SLAB_BYTES = 2**28
 """Host memory is allocated in pieces of at most this size (see device/host_memory.py)."""
 
 
+def swap_device_bytes(host_bytes: int, block_bytes: int) -> int:
+    """Most that swapping takes on the device: the staging tensor, and the blocks of one layer on their way there."""
+    return 2 * max(block_bytes, min(STAGING_BYTES, host_bytes)) if host_bytes > 0 else 0
+
+
 class KVSwap:
     """Host memory for `num_host_blocks` blocks of `cache`; none is allocated, on either side, for 0 blocks."""
 

@@ -10,6 +10,7 @@ from jitney.config import EngineConfig
 from jitney.errors import ConfigError
 from jitney.models.base import ModelSpec
 from jitney.runner.kv_sizing import check_holds_one_request
+from jitney.runner.kv_swap import swap_device_bytes
 
 GRAPH_BYTES = 8 * 2**20
 """What the driver keeps for one recorded step, besides its tensors. A guess, not measured yet."""
@@ -44,7 +45,7 @@ class MemoryBudget:
     graphs: int
     """Set aside for recorded decode steps."""
     slack: int
-    """Workspaces of the engine's streams, and the most that the allocator may add to the KV cache."""
+    """Workspaces of streams, staging of swapped blocks, and the most that the allocator may add to the KV cache."""
     block_bytes: int
     block_size: int
     """Tokens."""
@@ -110,12 +111,14 @@ def plan_memory(profile: MemoryProfile, spec: ModelSpec, config: EngineConfig, n
     if num_graphs > 0:  # one pool for the tensors of all, the same again for the runs before recording, and logits
         logits = config.max_num_seqs * spec.vocab_size * 4
         graphs = num_graphs * GRAPH_BYTES + 2 * profile.decode_activations + logits
+    block_bytes = spec.kv_bytes_per_token() * config.block_size
+    swapping = swap_device_bytes(int(config.swap_space * 2**30), block_bytes)
     budget = MemoryBudget(
         profile=profile,
         utilization=config.gpu_memory_utilization,
         graphs=graphs,
-        slack=WORKSPACE_BYTES + 2 * len(spec.layers) * ROUNDING_BYTES,
-        block_bytes=spec.kv_bytes_per_token() * config.block_size,
+        slack=WORKSPACE_BYTES + swapping + 2 * len(spec.layers) * ROUNDING_BYTES,
+        block_bytes=block_bytes,
         block_size=config.block_size,
         num_kv_blocks=0,
         max_model_len=config.max_model_len or config.block_size,

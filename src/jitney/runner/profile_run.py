@@ -1,11 +1,16 @@
 """Measures what a model's largest step takes on a GPU, by running it.
 
 A runner with next to no KV cache computes the largest step there can be: as many tokens as fit in one, every seat
-sampling, with all that sampling can ask for, one row at the end of the longest context. All rows lie on the scratch
-block. The runner is thrown away afterwards. How the memory is then shared out: memory_budget.py.
+sampling, with all that sampling can ask for, one row at the end of the longest context, logprobs of as many prompt
+tokens as a step may have. All rows lie on the scratch block. The runner is thrown away afterwards. How the memory is
+then shared out: memory_budget.py.
 
-Not measured: logits for the logprobs of prompts, which are rare and take what gpu_memory_utilization leaves.
+Before that, every kernel that serving uses is compiled: a mixed step, that one and a decode step between them launch
+all of Triton's (tests/kernels/triton/test_warm_up.py lists them), and compiled code depends on the model and the
+settings, never on the batch. What a graph's static inputs need on top is compiled when it is recorded.
 """
+
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -54,6 +59,7 @@ def profile_run(model: PagedModel, config: EngineConfig, meter: MemoryMeter) -> 
 
 def _profile(model: PagedModel, config: EngineConfig, max_model_len: int, meter: MemoryMeter) -> MemoryProfile:
     runner = ModelRunner(model, _NUM_KV_BLOCKS, config.block_size, config.num_slots, max_model_len)
+    runner.run(smallest_mixed_step(config, max_model_len))  # loads code; the largest step may be all of decode rows
     meter.start()
     before = meter.read()
     runner.run(largest_step(config, max_model_len))
@@ -80,18 +86,25 @@ def largest_step(config: EngineConfig, max_model_len: int) -> StepInputs:
     for row in reversed(range(num_rows)):
         lens[row] += min(room, longest - 1)
         room -= int(lens[row]) - 1
-    return _step(lens, max_model_len, COSTLY)
+    return _step(lens, max_model_len, COSTLY, config.prompt_logprob_tokens)
 
 
 def largest_decode_step(config: EngineConfig, max_model_len: int) -> StepInputs:
     """Every seat decoding."""
-    return _step(np.ones(config.max_num_seqs, np.int32), max_model_len, SamplingParams(temperature=0))
+    return _step(np.ones(config.max_num_seqs, np.int32), max_model_len, SamplingParams(temperature=0), 0)
 
 
-def _step(lens: Int32, max_model_len: int, params: SamplingParams) -> StepInputs:
+def smallest_mixed_step(config: EngineConfig, max_model_len: int) -> StepInputs:
+    """One row of two tokens, if a step may have as many, behind the longest context."""
+    lens = np.array([min(2, max_model_len, config.max_num_batched_tokens)], np.int32)
+    return _step(lens, max_model_len, SamplingParams(temperature=0), 0)
+
+
+def _step(lens: Int32, max_model_len: int, params: SamplingParams, num_prompt_logprobs: int) -> StepInputs:
     """Rows of `lens` tokens (those of one first: they decode), all of them token 0.
 
     Attention takes memory for the longest context in the batch, time for each: so one row has it, the others begin.
+    `num_prompt_logprobs`: prompt positions whose logprobs are wanted, as far as there are any.
     """
     starts = np.zeros_like(lens)
     starts[-1] = max_model_len - lens[-1]
@@ -99,6 +112,14 @@ def _step(lens: Int32, max_model_len: int, params: SamplingParams) -> StepInputs
     num_decode_rows = int((lens == 1).sum())
     prompt_tokens = np.zeros(int(lens.sum()) - num_decode_rows, np.int32)
     nothing = np.zeros(0, np.int32)
+    wanted = np.zeros_like(lens)
+    for row in range(num_decode_rows, num_rows):
+        wanted[row] = min(lens[row], num_prompt_logprobs - wanted.sum())
+    # one token behind the last that is wanted, since each position predicts the next
+    prompts = [
+        np.zeros(start + count + 1, np.int32) if count else nothing for start, count in zip(starts, wanted, strict=True)
+    ]
+    own_params = [replace(params, prompt_logprobs=MAX_LOGPROBS if count else None) for count in wanted]
     return StepInputs(
         step_id=0,
         num_rows=num_rows,
@@ -107,6 +128,8 @@ def _step(lens: Int32, max_model_len: int, params: SamplingParams) -> StepInputs
         num_prompt_tokens=len(prompt_tokens),
         num_table_updates=0,
         data=np.concatenate((rows, starts, lens, rows, prompt_tokens)),
-        admissions=tuple(SlotAdmission(slot, params, 0, (), nothing, nothing) for slot in range(num_rows)),
-        prompt_logprob_rows=(),
+        admissions=tuple(
+            SlotAdmission(slot, own_params[slot], 0, (), prompts[slot], nothing) for slot in range(num_rows)
+        ),
+        prompt_logprob_rows=tuple((int(row), MAX_LOGPROBS) for row in np.flatnonzero(wanted)),
     )

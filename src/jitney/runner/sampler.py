@@ -13,12 +13,9 @@ import torch
 from jitney.device.transfer import to_device
 from jitney.runner.logprobs import LogprobTensors, logprobs_of
 from jitney.runner.random_numbers import uniform
+from jitney.runner.sampling_ops import valid_rows
 from jitney.runner.sampling_state import Feature, SamplingState
-from jitney.runner.top_k_top_p import MAX_CANDIDATES, drop_mask, drop_mask_unseen
 from jitney.types import Int32, Int64
-
-_MAX_ELEMENTS = 2**18
-"""Logits drawn from at once; bounds the extra memory and keeps the passes over a chunk in the cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +52,16 @@ def sample(logits: torch.Tensor, rows: SampleRows, state: SamplingState) -> Samp
         state: the slots' sampling state; its penalties learn of the sampled tokens.
     """
     features = state.features[rows.host_slots]
-    is_valid = logits.amax(-1).isfinite()
     logprob_rows = np.flatnonzero(features & Feature.LOGPROBS)
     raw_logits = logits[_selection(logprob_rows, logits)].clone() if len(logprob_rows) else None
 
     adjusted = np.flatnonzero(features & (Feature.RULES | Feature.PENALTIES))
+    before = valid_rows(logits) if len(adjusted) else None  # rules may hide what is wrong
     for i in adjusted:
         state.adjust(int(rows.host_slots[i]), int(rows.host_positions[i]), logits[i])
-    if len(adjusted):
-        is_valid &= logits.amax(-1).isfinite()
-    token_ids = _choose(logits, rows, state, features)
+    token_ids, is_valid = _choose(logits, rows, state, features)
+    if before is not None:
+        is_valid &= before
     for i in np.flatnonzero(features & Feature.PENALTIES):
         state.append_token(int(rows.host_slots[i]), token_ids[i : i + 1])
 
@@ -75,27 +72,29 @@ def sample(logits: torch.Tensor, rows: SampleRows, state: SamplingState) -> Samp
     return SampledTokens(token_ids, is_valid, logprobs, logprob_rows.astype(np.int32))
 
 
-def _choose(logits: torch.Tensor, rows: SampleRows, state: SamplingState, features: Int32) -> torch.Tensor:
-    """[S] int64: the most likely token of greedy rows, a drawn one of the others."""
+def _choose(
+    logits: torch.Tensor, rows: SampleRows, state: SamplingState, features: Int32
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """[S] int64: the most likely token of greedy rows, a drawn one of the others; and [S] bool: the row is valid."""
     num_rows, vocab_size = logits.shape
     random = np.flatnonzero(features & Feature.RANDOM)
     if len(random) == num_rows:
-        token_ids = torch.empty(num_rows, dtype=torch.int64, device=logits.device)
+        token_ids, is_valid = torch.empty(num_rows, dtype=torch.int64, device=logits.device), valid_rows(logits)
     else:
-        token_ids = logits.argmax(-1)
-    rows_at_once = max(1, _MAX_ELEMENTS // vocab_size)
+        token_ids, is_valid = state.ops.most_likely(logits)
+    rows_at_once = max(1, state.ops.max_logits // vocab_size)
     for start in range(0, len(random), rows_at_once):
         chunk = random[start : start + rows_at_once]
         index = _selection(chunk, logits)
         slots = rows.slots[index]
         probs = _probabilities(logits[index], slots, rows.host_slots[chunk], state)
         token_ids[index] = _draw(probs, uniform(state.stream_starts[slots], rows.positions[index]))
-    return token_ids
+    return token_ids, is_valid
 
 
 def _probabilities(logits: torch.Tensor, slots: torch.Tensor, host_slots: Int32, state: SamplingState) -> torch.Tensor:
     """[N, V] float32: what to draw from, in proportion (filtered tokens are 0, the rest not scaled up to sum 1)."""
-    features, vocab_size = state.features[host_slots], logits.shape[-1]
+    features = state.features[host_slots]
     # with the maximum at 0 no temperature, however small, can overflow, and min-p is a constant threshold
     logits = (logits - logits.amax(-1, keepdim=True)).div_(state.temperature[slots, None])
     if np.any(features & Feature.MIN_P):
@@ -104,15 +103,14 @@ def _probabilities(logits: torch.Tensor, slots: torch.Tensor, host_slots: Int32,
     filtered = np.flatnonzero(features & Feature.TOP_K_TOP_P)
     if len(filtered):
         index = _selection(filtered, logits)
-        top_k = state.top_k_on_host[host_slots[filtered]]
-        is_small = np.all((top_k > 0) & (top_k < MAX_CANDIDATES))
-        num_candidates = int(top_k.max()) + 1 if is_small else MAX_CANDIDATES
         own_slots, own_probs = slots[index], probs[index]
-        filters = state.top_k[own_slots], state.top_p[own_slots]
-        if state.host_may_look:
-            dropped = drop_mask(logits[index], own_probs, *filters, num_candidates)
-        else:
-            dropped = drop_mask_unseen(logits[index], own_probs, *filters, num_candidates if is_small else vocab_size)
+        dropped = state.ops.drop_mask(
+            logits[index],
+            own_probs,
+            state.top_k[own_slots],
+            state.top_p[own_slots],
+            state.top_k_on_host[host_slots[filtered]],
+        )
         probs[index] = own_probs.masked_fill_(dropped, 0.0)
     return probs
 

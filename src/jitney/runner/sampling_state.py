@@ -16,6 +16,7 @@ from jitney.device.transfer import to_device
 from jitney.runner.logit_rules import LogitRules
 from jitney.runner.penalties import TokenHistory, apply_penalties
 from jitney.runner.random_numbers import stream_start
+from jitney.runner.sampling_ops import choose_sampling_ops
 from jitney.sampling_params import SamplingParams
 from jitney.types import Int32, SlotAdmission
 
@@ -37,13 +38,13 @@ class Feature(IntFlag):
 class SamplingState:
     """Sampling state of all slots. `features`, `top_k_on_host` and `num_logprobs` are numpy, [num_slots].
 
-    `host_may_look`: reading a tensor's values costs nothing, since they are in the host's own memory.
+    `ops`: the passes over the logits, as the device takes them.
     """
 
     def __init__(self, num_slots: int, vocab_size: int, device: torch.device) -> None:
         self.vocab_size = vocab_size
         self.device = device
-        self.host_may_look = device.type == "cpu"
+        self.ops = choose_sampling_ops(device)
         self.features = np.zeros(num_slots, np.int32)
         self.top_k_on_host = np.zeros(num_slots, np.int32)
         self.num_logprobs = np.zeros(num_slots, np.int32)

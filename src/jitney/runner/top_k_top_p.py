@@ -5,7 +5,8 @@ of Neural Text Degeneration", 2020); only rows whose nucleus reaches beyond them
 answer, bit for bit, because both add up the same numbers in the same order.
 
 Which rows those are, only the tensors know: `drop_mask` looks, which is free on a CPU. On a GPU the host would have to
-wait for the device, so `drop_mask_unseen` is told how many candidates are enough, and works without a look.
+wait for the device, so `drop_mask_unseen` is told how many candidates are enough, and works without a look (a GPU with
+Triton has a kernel instead: kernels/triton/top_k_top_p.py).
 """
 
 from dataclasses import dataclass

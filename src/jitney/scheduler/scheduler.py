@@ -53,6 +53,7 @@ class Scheduler:
         self._prefilling: list[int] = []
         self._arrivals = 0
         self._step_id = 0
+        self._prompt_logprob_budget = 0
         self._admissions: list[SlotAdmission] = []
 
     # Requests come and go
@@ -106,6 +107,7 @@ class Scheduler:
         decode_slots = self._plan_decode()
         decode_starts = self._advance_decode(decode_slots)
         budget = self.config.max_num_batched_tokens - len(decode_slots)
+        self._prompt_logprob_budget = self.config.prompt_logprob_tokens
         chunks: list[_Chunk] = []
         budget = self._plan_prefills(budget, chunks)
         self._admit(budget, chunks, num_running, now)
@@ -164,10 +166,15 @@ class Scheduler:
         start = int(slots.num_computed[slot])
         missing = int(slots.num_tokens[slot]) - start
         length = min(missing, budget, self.config.prefill_chunk_size or missing)
-        if length < missing and not self.config.enable_chunked_prefill:
+        wants_logprobs = self._wants_prompt_logprobs(slot, start)
+        if wants_logprobs:  # logits of every position take memory
+            length = min(length, self._prompt_logprob_budget)
+        if length == 0 or (length < missing and not self.config.enable_chunked_prefill):
             return 0
         if not self._make_room(slot, start + length):
             return 0
+        if wants_logprobs:
+            self._prompt_logprob_budget -= length
         slots.num_computed[slot] = start + length
         slots.last_step[slot] = self._step_id
         if length == missing:
@@ -259,9 +266,14 @@ class Scheduler:
             request = self.slots.request[slot]
             assert request is not None
             count, have = request.params.prompt_logprobs, len(request.prompt_logprobs)
-            if count is not None and start < request.num_prompt_tokens - 1 and start + length > have:
+            if count is not None and self._wants_prompt_logprobs(slot, start) and start + length > have:
                 rows.append((num_decode + index, count))
         return tuple(rows)
+
+    def _wants_prompt_logprobs(self, slot: int, start: int) -> bool:
+        request = self.slots.request[slot]
+        assert request is not None
+        return request.params.prompt_logprobs is not None and start < request.num_prompt_tokens - 1
 
     # Pressure on the KV cache
 

@@ -9,14 +9,23 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from jitney.kernels.triton import greedy
+from jitney.kernels.triton import greedy, top_k_top_p
 from jitney.kernels.triton.activation import gated_activation_kernel
 from jitney.kernels.triton.norm import rms_norm_kernel
 from jitney.kernels.triton.rope import rope_and_write_kv_kernel
 
 HOPPER = GPUTarget("cuda", 90, 32)
 FLOAT32 = ("cos", "sin", "peaks")
-INTEGERS = {"positions": "*i64", "kv_index": "*i64", "token_ids": "*i64", "places": "*i32", "is_valid": "*i1"}
+OTHERS = {
+    "dropped": "*i1",
+    "all_top_k": "*i64",
+    "all_top_p": "*fp64",
+    "positions": "*i64",
+    "kv_index": "*i64",
+    "token_ids": "*i64",
+    "places": "*i32",
+    "is_valid": "*i1",
+}
 NORM = {"INNER": 1, "SIZE": 4096, "BLOCK_ROWS": 1, "BLOCK_SIZE": 4096}
 HEADS = {"INNER": 32, "SIZE": 128, "HAS_RESIDUAL": False, "BLOCK_ROWS": 8, "BLOCK_SIZE": 128}
 ROPE = {"NUM_HEADS": 32, "NUM_KV_HEADS": 8, "BLOCK_HEADS": 8}
@@ -32,8 +41,8 @@ CASES: list[tuple[Any, dict[str, Any], int]] = [
 
 
 def type_of(name: str, dtype: str) -> str:
-    if name in INTEGERS:
-        return INTEGERS[name]
+    if name in OTHERS:
+        return OTHERS[name]
     if name in FLOAT32:
         return "*fp32"
     if name in ("eps", "offset"):
@@ -53,3 +62,5 @@ if __name__ == "__main__":
         for kernel, constants, num_warps in CASES:
             compile_case(kernel, constants, num_warps, dtype)
             print(kernel.__name__, dtype, flush=True)
+    compile_case(top_k_top_p._drop_mask_kernel, {"VOCAB_SIZE": 128256, "TILE": 8192}, 16, "fp32")
+    print("_drop_mask_kernel fp32")

@@ -17,6 +17,7 @@ from transformers import (
     SmolLM3Config,
 )
 
+from jitney.models.decoder.load import KernelSettings
 from jitney.models.decoder.model import FusedDecoder
 from jitney.models.load import load_model
 
@@ -33,6 +34,7 @@ SMALL = {
     "eos_token_id": 2,
     "pad_token_id": 0,
 }
+TORCH = KernelSettings(cpu_kernels="torch")
 ALTERNATING = ["sliding_attention", "full_attention", "sliding_attention"]
 
 
@@ -89,6 +91,6 @@ def from_config(config: PreTrainedConfig) -> PreTrainedModel:
 def fused(model: PreTrainedModel, folder: Path, dtype: str = "float32") -> FusedDecoder:
     """The model saved and loaded again, as a fused decoder."""
     model.save_pretrained(folder)
-    loaded = load_model(folder, dtype=dtype).model  # type: ignore[arg-type]
+    loaded = load_model(folder, dtype, kernels=TORCH).model  # type: ignore[arg-type]
     assert isinstance(loaded, FusedDecoder)
     return loaded

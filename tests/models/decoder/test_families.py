@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.models.decoder.families import ALTERNATING, FUSED, LLAMA3, SMALL, YARN, from_config, model_of, rope
+from tests.models.decoder.families import ALTERNATING, FUSED, LLAMA3, SMALL, TORCH, YARN, from_config, model_of, rope
 from tests.models.driver import generate
 from tests.models.tiny import tiny_model
 from transformers import (
@@ -90,7 +90,7 @@ def test_a_dict_of_another_family_is_unknown(contents: dict[str, object]) -> Non
 def test_unknown_variants_run_through_transformers_with_its_tokens(reason: str, tmp_path: Path) -> None:
     model = from_config(UNKNOWN[reason]())
     model.save_pretrained(tmp_path)
-    loaded = load_model(tmp_path).model
+    loaded = load_model(tmp_path, kernels=TORCH).model
     assert isinstance(loaded, TransformersModel)
     assert generate(loaded, PROMPTS, 6, 16) == generate(TransformersModel(model), PROMPTS, 6, 16)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from gguf import GGMLQuantizationType
-from tests.models.decoder.families import SMALL, from_config, rope
+from tests.models.decoder.families import SMALL, TORCH, from_config, rope
 from tests.models.driver import Sequence, generate, make_batch, nan_cache
 from tests.models.gguf_writer import write_gguf
 from tests.models.tiny import tiny_model
@@ -48,7 +48,7 @@ def logits(model: PagedModel) -> torch.Tensor:
 
 
 def both(path: Path) -> tuple[FusedDecoder, TransformersModel]:
-    decoder = load_model(path).model
+    decoder = load_model(path, kernels=TORCH).model
     assert isinstance(decoder, FusedDecoder)
     return decoder, TransformersModel(load_gguf(read_gguf(path)))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.models.decoder.families import fused, model_of
+from tests.models.decoder.families import TORCH, fused, model_of
 from tests.models.decoder.memory import TensorBytes
 from tests.models.gguf_writer import write_gguf
 
@@ -24,7 +24,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def weights_of(name: Path) -> DecoderWeights:
-    decoder = load_model(name).model
+    decoder = load_model(name, kernels=TORCH).model
     assert isinstance(decoder, FusedDecoder)
     return decoder._weights
 
@@ -139,7 +139,7 @@ def test_loading_never_holds_more_than_the_model_and_one_tensor(form: str, dtype
     else:
         model.save_pretrained(tmp_path, max_shard_size="40KB" if form == "shards" else "1GB")
     with TensorBytes() as memory:
-        decoder = load_model(tmp_path, dtype=dtype).model  # type: ignore[arg-type]
+        decoder = load_model(tmp_path, dtype, kernels=TORCH).model  # type: ignore[arg-type]
     assert isinstance(decoder, FusedDecoder)
     own = sum(tensor.nbytes for tensor in decoder._weights.tensors())
     largest = max(parameter.nbytes for parameter in model.parameters())

@@ -57,6 +57,11 @@ class FusedDecoder:
         )
 
     @property
+    def way(self) -> str:
+        """What computes it, in words."""
+        return f"the fused decoder with {self.attention.name} attention"
+
+    @property
     def supports_graphs(self) -> bool:
         """Whether a step can be captured: the pass itself never looks at the batch on the host."""
         return self.attention.supports_graphs

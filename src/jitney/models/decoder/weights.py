@@ -112,17 +112,25 @@ def load_weights(
     Raises ModelLoadError, naming the tensors, where the source lacks one, has one too many, or one of another shape;
     this is found before anything is read.
     """
+    weights, targets = checked_targets(config, source, dtype, device)
+    for name, tensor in source.tensors():
+        if name in targets:
+            targets[name].copy_(tensor)
+        del tensor  # before the next one is read
+    return weights
+
+
+def checked_targets(
+    config: DecoderConfig, source: TensorSource, dtype: torch.dtype, device: torch.device
+) -> tuple[DecoderWeights, dict[str, torch.Tensor]]:
+    """Unfilled weights for what a source holds, and where each of its tensors goes. Raises as `load_weights`."""
     shapes = {name: shape for name, shape in source.shapes().items() if not name.endswith(_LEFT_OUT)}
     weights = allocate_weights(_untied_if_stored(config, shapes), dtype, device)
     targets = destinations(config, weights)
     if HEAD in shapes and EMBEDDING not in shapes and weights.head is weights.embedding:
         targets[HEAD] = targets.pop(EMBEDDING)  # some writers keep a shared tensor under its other name
     _check(source.origin, shapes, targets)
-    for name, tensor in source.tensors():
-        if name in targets:
-            targets[name].copy_(tensor)
-        del tensor  # before the next one is read
-    return weights
+    return weights, targets
 
 
 def _untied_if_stored(config: DecoderConfig, shapes: Mapping[str, tuple[int, ...]]) -> DecoderConfig:
