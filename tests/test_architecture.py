@@ -1,4 +1,4 @@
-"""docs/architecture.md may only name files that exist."""
+"""The pages that explain the code may only name files that exist."""
 
 import re
 from pathlib import Path
@@ -14,3 +14,10 @@ def test_every_path_in_the_architecture_page_exists() -> None:
     folders = [f"src/jitney/{name}" for name in re.findall(r"`(\w+)/`", text)]
     assert len(folders) >= 9
     assert [folder for folder in folders if not (ROOT / folder).is_dir()] == []
+
+
+def test_every_path_in_the_gpu_page_exists() -> None:
+    text = (ROOT / "docs/gpu.md").read_text(encoding="utf-8")
+    paths = re.findall(r"`((?:src|tests|benchmarks)/[\w/.]+)`", text)
+    assert len(paths) > 12
+    assert [path for path in paths if not (ROOT / path).exists()] == []

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 import jitney
 from jitney.cli import main as cli
@@ -128,3 +129,12 @@ def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[
 def test_help_answers_without_loading_torch() -> None:
     check = "import sys; from jitney.cli.main import build_parser; build_parser(); assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", check], check=True, timeout=60)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_a_gpu_that_is_not_there_is_one_line_that_says_why_and_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["generate", "--device", "cuda", "--model", "no/such-model", "hi"]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1
+    assert err.startswith("jitney: error: device='cuda' needs a GPU: torch ")
+    assert "set device to 'cpu' or 'auto'" in err

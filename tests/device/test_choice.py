@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from jitney.device.choice import choose_device
+from jitney.device.choice import choose_device, made_current
 from jitney.errors import ConfigError
 
 
@@ -32,3 +32,9 @@ def test_a_missing_driver_is_reported_in_torchs_words(monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "init", init)
     with pytest.raises(ConfigError, match=r"CUDA 13\.0 says: Found no NVIDIA driver"):
         choose_device("cuda")
+
+
+def test_a_gpu_is_made_the_current_device_and_a_cpu_needs_nothing() -> None:
+    with made_current(torch.device("cpu")):
+        pass
+    assert isinstance(made_current(torch.device("cuda", 1)), torch.cuda.device)

@@ -1,5 +1,6 @@
 """Which device `EngineConfig.device` means on this machine. Knows what torch can see; loads nothing."""
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Literal
 
 import torch
@@ -19,6 +20,14 @@ def choose_device(name: DeviceName) -> Literal["cuda", "cpu", "simulated"]:
     if name == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f"device='cuda' needs a GPU: {_why_not()}; set device to 'cpu' or 'auto' to run without")
     return name
+
+
+def made_current(device: torch.device) -> AbstractContextManager[object]:
+    """What runs inside has `device` as the current one.
+
+    torch's own operations go to where their tensors are; Triton launches on the current device, whatever the tensors.
+    """
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def _why_not() -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from jitney.device.transfer import to_device
 from jitney.kernels.paged_kv import PagedBatch
 
 _WORKSPACE_BYTES = 128 * 1024 * 1024
@@ -83,8 +84,8 @@ class _Pages:
         starts[1:] = counts.cumsum(0)
         rows = torch.arange(len(counts)).repeat_interleave(counts)
         columns = torch.arange(int(starts[-1])) - starts[rows]
-        places = (rows * batch.block_tables.shape[1] + columns).to(batch.block_tables.device)
-        indices = batch.block_tables.flatten()[places]
+        places = rows * batch.block_tables.shape[1] + columns
+        indices = batch.block_tables.flatten()[to_device(places.numpy(), batch.block_tables.device)]
         last = lengths - (counts - 1).clamp(min=0) * block_size
         return cls(query_starts, starts.int(), indices, last.int(), block_size)
 

@@ -16,8 +16,9 @@ GRAPH_BYTES = 8 * 2**20
 """What the driver keeps for one recorded step, besides its tensors. A guess, not measured yet."""
 ROUNDING_BYTES = 2 * 2**20
 """Each tensor of the KV cache may take so much more: torch takes large memory in multiples of it."""
-WORKSPACE_BYTES = 64 * 2**20
-"""For matrix products on the engine's own streams: cuBLAS keeps 32 MiB for each, the profile run uses another one."""
+WORKSPACE_BYTES = 128 * 2**20
+"""For matrix products on the compute stream and on the one that records graphs: cuBLAS and cuBLASLt may keep 32 MiB
+each (on Hopper). The profile run's own are measured, on a third stream."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from jitney.config import EngineConfig
+from jitney.device.choice import made_current
 from jitney.device.gpu_memory import MemoryMeter
 from jitney.errors import ConfigError
 from jitney.models.base import PagedModel
@@ -44,7 +45,8 @@ def profile_run(model: PagedModel, config: EngineConfig, meter: MemoryMeter) -> 
     max_model_len = longest_sequence(model.spec, config)
     meter.start()
     try:
-        return _profile(model, config, max_model_len, meter)
+        with made_current(model.device):
+            return _profile(model, config, max_model_len, meter)
     except torch.OutOfMemoryError as error:
         total = meter.read().total / 2**30
         raise ConfigError(
