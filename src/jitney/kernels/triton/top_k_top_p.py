@@ -15,7 +15,8 @@ def drop_mask(logits: torch.Tensor, probs: torch.Tensor, top_k: torch.Tensor, to
     """Which tokens top-k drops, and then top-p over what top-k has left.
 
     The same answer as `jitney.runner.top_k_top_p.drop_mask`, whose sums run in another order, to rounding in float64:
-    at least one token is kept, and among equal logits at the border the lowest token ids.
+    at least one token is kept, and among equal logits at the border the lowest token ids. Whether a token of logit -inf
+    counts as dropped may differ: it is never drawn.
 
     Args:
         logits: [N, V] float32, temperature and min-p applied.
@@ -31,9 +32,18 @@ def drop_mask(logits: torch.Tensor, probs: torch.Tensor, top_k: torch.Tensor, to
     if num_rows > 0:
         tile = min(_TILE, triton.next_power_of_2(vocab_size))
         _drop_mask_kernel[(num_rows,)](
-            dropped, logits.contiguous(), probs.contiguous(), top_k, top_p, vocab_size, tile, num_warps=16
+            dropped, _aligned(logits), _aligned(probs), top_k, top_p, vocab_size, tile, num_warps=16
         )
     return dropped
+
+
+def _aligned(x: torch.Tensor) -> torch.Tensor:
+    """`x` without gaps, starting at a multiple of 16 bytes: for others Triton would compile the kernel once more.
+
+    Rows from the middle of a tensor start elsewhere if the vocabulary is no multiple of 4.
+    """
+    x = x.contiguous()
+    return x if x.data_ptr() % 16 == 0 else x.clone()
 
 
 @triton.jit
