@@ -15,8 +15,10 @@ from transformers import PreTrainedModel, T5Config, T5ForConditionalGeneration
 
 from jitney.config import CpuKernels
 from jitney.errors import ModelLoadError
+from jitney.kernels.native.library import has_bfloat16_instructions
+from jitney.models.decoder.families import decoder_config
 from jitney.models.decoder.load import KernelSettings
-from jitney.models.load import LoadedModel, _load_fused, load_model
+from jitney.models.load import LoadedModel, _decoder_dtype, _load_fused, load_model
 
 
 @pytest.fixture
@@ -179,14 +181,23 @@ def test_one_line_says_which_code_runs_the_model(
     assert re.fullmatch(f"{re.escape(str(tmp_path))}: {way}, float32 on cpu", message)
 
 
-def test_without_a_dtype_a_checkpoint_keeps_its_own(tmp_path: Path) -> None:
-    """What "auto" means off the CPU: the config's, else that of the stored tensors."""
-    tiny_model("llama").to(torch.bfloat16).save_pretrained(tmp_path)
+def test_without_a_dtype_a_checkpoint_keeps_its_own_off_the_cpu() -> None:
+    """ "auto" is the checkpoint's own on a GPU; on a CPU that of what is computed fast."""
+    config = decoder_config(tiny_model("gemma3").config)
+    assert config is not None
+    gpu, cpu, torch_only = torch.device("cuda"), torch.device("cpu"), KernelSettings(cpu_kernels="torch")
+    for own in (torch.float16, torch.bfloat16, torch.float32):
+        assert _decoder_dtype(config, own, "auto", gpu, KernelSettings()) is own
+        assert _decoder_dtype(config, own, "auto", cpu, torch_only) is torch.float32
+        assert _decoder_dtype(config, own, "float16", cpu, KernelSettings()) is torch.float16
+    native = torch.bfloat16 if has_bfloat16_instructions() else torch.float32
+    assert _decoder_dtype(config, torch.bfloat16, "auto", cpu, KernelSettings()) is native
+    assert _decoder_dtype(config, torch.float16, "auto", cpu, KernelSettings()) is torch.float32
+
+
+def test_a_dtype_that_nobody_serves_is_refused(tmp_path: Path) -> None:
+    tiny_model("llama").save_pretrained(tmp_path)
     config = tiny_model("llama").config
-    for named, expected in ((torch.float16, torch.float16), (None, torch.bfloat16)):
-        config.dtype = named
-        decoder = _load_fused(tmp_path, config, None, torch.device("cpu"), KernelSettings())
-        assert decoder is not None and decoder.spec.dtype is expected
     config.dtype = torch.float64
     with pytest.raises(ModelLoadError, match=r"float64; choose a dtype of float32, bfloat16, float16"):
-        _load_fused(tmp_path, config, None, torch.device("cpu"), KernelSettings())
+        _load_fused(tmp_path, config, "auto", torch.device("cuda"), KernelSettings())  # refused before it is looked for
