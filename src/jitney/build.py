@@ -63,6 +63,7 @@ def _load(model: Any, config: EngineConfig) -> "LoadedModel":
     from transformers import PreTrainedModel
 
     from jitney.device.choice import choose_device
+    from jitney.device.cores import usable_cores
     from jitney.models.decoder.load import KernelSettings
     from jitney.models.embedded import embedded_model_path
     from jitney.models.load import load_model
@@ -78,7 +79,7 @@ def _load(model: Any, config: EngineConfig) -> "LoadedModel":
         chosen = model.device.type  # it is shared where it is
     where = "cpu" if chosen == "simulated" else chosen
     kernels = KernelSettings(
-        block_size=config.block_size, cpu_kernels=config.cpu_kernels, cpu_threads=config.cpu_threads
+        block_size=config.block_size, cpu_kernels=config.cpu_kernels, cpu_threads=config.cpu_threads or usable_cores()
     )
     return load_model(model, config.dtype, config.trust_remote_code, where, kernels)
 

@@ -80,6 +80,16 @@ def load_model(
     """
     loaded = _load(model, dtype, trust_remote_code, torch.device(device), kernels or KernelSettings())
     spec, where = loaded.model.spec, loaded.model.device
+    if (
+        kernels is not None
+        and kernels.cpu_kernels == "native"
+        and where.type == "cpu"
+        and not isinstance(loaded.model, NativeDecoder)
+    ):
+        raise ModelLoadError(
+            f"cpu_kernels='native' does not serve {spec.name}: a {spec.architecture}, or a model object, runs through "
+            "transformers. Use cpu_kernels='auto'."
+        )
     form = str(spec.dtype).removeprefix("torch.")
     logger.info("%s: %s through %s, %s on %s", spec.name, spec.architecture, loaded.model.way, form, where)
     return loaded

@@ -7,6 +7,7 @@ ways share one state, so requests may change between them from step to step.
 
 import numpy as np
 
+from jitney.errors import EngineDeadError
 from jitney.models.decoder.native import NativeDecoder, NativeStep
 from jitney.runner.model_runner import ModelRunner
 from jitney.runner.step_batch import HostSections
@@ -36,7 +37,10 @@ class NativeRunner(ModelRunner):
             return super().run(inputs)
         host = HostSections.cut(inputs)
         slots, indices, blocks = host.table_updates.T
-        self._table_rows[slots, indices] = blocks  # where two name the same entry, the last one wins
+        try:
+            self._table_rows[slots, indices] = blocks  # where two name the same entry, the last one wins
+        except Exception as error:
+            raise EngineDeadError(f"the block tables could not be updated: {error}") from error
         self._state.admit(*inputs.admissions)
         sampling_slots = host.row_slots[host.sample_rows]
         if self._state.features[sampling_slots].any():
@@ -46,11 +50,9 @@ class NativeRunner(ModelRunner):
     def _run_greedy(self, inputs: StepInputs, host: HostSections, sampling_slots: np.ndarray) -> StepOutput:
         starts = np.zeros(inputs.num_rows + 1, np.int32)
         np.cumsum(host.row_lens, out=starts[1:])
-        first_prompt = 3 * inputs.num_rows + inputs.num_sample_rows
-        prompt_tokens = inputs.data[first_prompt : first_prompt + inputs.num_prompt_tokens]
         carried = self._last_tokens[host.row_slots[: inputs.num_decode_rows]].astype(np.int32)
         step = NativeStep(
-            token_ids=np.concatenate((carried, prompt_tokens)),
+            token_ids=np.concatenate((carried, host.prompt_tokens)),
             starts=starts,
             positions=host.row_starts,
             tables=self._table_rows[host.row_slots],

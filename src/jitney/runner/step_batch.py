@@ -39,12 +39,13 @@ class DeviceSections:
 
 @dataclass(frozen=True, slots=True)
 class HostSections:
-    """The same views on the host, as far as the host needs them."""
+    """The same views on the host."""
 
     row_slots: Int32
     row_starts: Int32
     row_lens: Int32
     sample_rows: Int32
+    prompt_tokens: Int32
     table_updates: Int32
     swap_out: Int32
     swap_in: Int32
@@ -52,9 +53,9 @@ class HostSections:
     @classmethod
     def cut(cls, inputs: StepInputs) -> "HostSections":
         ends = np.cumsum(inputs.section_sizes())
-        slots, starts, lens, sample_rows, _, updates, *swaps = np.split(inputs.data[: ends[-1]], ends[:-1])
+        slots, starts, lens, sample_rows, tokens, updates, *swaps = np.split(inputs.data[: ends[-1]], ends[:-1])
         swap_out, swap_in = (pairs.reshape(-1, 2) for pairs in swaps)
-        return cls(slots, starts, lens, sample_rows, updates.reshape(-1, 3), swap_out, swap_in)
+        return cls(slots, starts, lens, sample_rows, tokens, updates.reshape(-1, 3), swap_out, swap_in)
 
 
 class BlockTables:

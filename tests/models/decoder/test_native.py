@@ -106,6 +106,31 @@ def test_logits_do_not_depend_on_chunks_or_on_the_rows_beside_them(dtype: torch.
                 assert torch.equal(logits_in_steps(decoder, ids, cuts, block_size=32), whole), (family, isa, cuts)
 
 
+def test_gates_far_below_zero_close(tmp_path: Path) -> None:
+    """SiLU of large negative numbers is zero, not garbage from an exponent that overflowed."""
+    model = from_config(FAMILIES["llama"]())
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.mlp.gate_proj.weight.mul_(300.0)
+    ids = prompts(6)[3]
+    with torch.inference_mode():
+        expected = model(torch.tensor([ids]), use_cache=False).logits[0]
+    for isa in isas():
+        got = logits_in_steps(native(model, tmp_path, isa), ids, [45], block_size=16)
+        torch.testing.assert_close(got, expected, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("where", ["lm_head", "model.layers.0.self_attn.k_proj", "model.layers.1.mlp.down_proj"])
+def test_nan_weights_give_nan_logits_whatever_caps_them(where: str, tmp_path: Path) -> None:
+    model = from_config(Gemma2Config(**WIDE, head_dim=16, final_logit_softcapping=5.0, tie_word_embeddings=False))
+    with torch.no_grad():
+        model.get_submodule(where).weight[3, 3] = torch.nan
+    for dtype in (torch.float32, torch.bfloat16):
+        for isa in isas():
+            got = logits_in_steps(native(model, tmp_path, isa, dtype), prompts(6)[2], [20], block_size=16)
+            assert got.isnan().any(-1).all(), (isa, dtype)
+
+
 def test_a_step_without_wanted_logits_still_writes_its_keys_and_values(tmp_path: Path) -> None:
     decoder = native(from_config(FAMILIES["gemma2"]()), tmp_path)
     ids = prompts(6)[2]

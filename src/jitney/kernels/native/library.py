@@ -2,12 +2,15 @@
 
 import ctypes
 import importlib.util
+import logging
 import os
 from ctypes import POINTER, Structure, c_char_p, c_float, c_int32, c_int64, c_void_p
 from enum import IntEnum
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+logger = logging.getLogger(__name__)
 
 LIBRARY = "libjitney_native.so"
 
@@ -25,9 +28,6 @@ class Source(IntEnum):
     F32 = 0
     F16 = 1
     BF16 = 2
-    Q4_0 = 3
-    Q4_1 = 4
-    Q8_0 = 5
 
 
 class Matrix(IntEnum):
@@ -87,8 +87,8 @@ _FUNCTIONS: dict[str, tuple[list[Any], Any]] = {
     "jitney_new": ([POINTER(ModelConfig), c_char_p, c_int32], c_void_p),
     "jitney_free": ([c_void_p], None),
     "jitney_untie": ([c_void_p], c_int32),
-    "jitney_pack": ([c_void_p, c_int32, c_int32, c_void_p, c_int32, c_int64, c_void_p], None),
-    "jitney_vector": ([c_void_p, c_int32, c_int32, c_void_p, c_int64], None),
+    "jitney_pack": ([c_void_p, c_int32, c_int32, c_void_p, c_int32, c_int64, c_void_p], c_int32),
+    "jitney_vector": ([c_void_p, c_int32, c_int32, c_void_p, c_int64], c_int32),
     "jitney_attention": ([c_void_p, c_int32, c_void_p, c_void_p, c_int64], None),
     "jitney_forward": ([c_void_p, POINTER(StepArgs)], c_int32),
     "jitney_argmax": ([c_void_p, c_void_p, c_int64, c_int64, c_void_p, c_void_p], None),
@@ -108,7 +108,12 @@ def library() -> ctypes.CDLL | None:
     for place in places:
         path = Path(place) / LIBRARY
         if path.exists():
-            return _open(path)
+            try:
+                return _open(path)
+            except (OSError, AttributeError) as error:
+                logger.warning("the native kernels in %s cannot be opened, torch computes instead: %s", path, error)
+                return None
+    logger.warning("this installation has no native kernels (no C++20 compiler was found), torch computes instead")
     return None
 
 

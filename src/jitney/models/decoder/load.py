@@ -1,6 +1,5 @@
 """From a config and a source of tensors to a decoder with the kernels that suit its device. Knows no file format."""
 
-import os
 from dataclasses import dataclass
 
 import torch
@@ -23,7 +22,7 @@ class KernelSettings:
     block_size: int = 16
     """Tokens in a block of the KV cache: not every kernel reads every size."""
     cpu_kernels: CpuKernels = "auto"
-    cpu_threads: int | None = None
+    cpu_threads: int = 1
 
 
 def is_fast_in_bfloat16(config: DecoderConfig, kernels: KernelSettings) -> bool:
@@ -48,9 +47,11 @@ def load_decoder(
     if device.type == "cpu" and kernels.cpu_kernels != "torch":
         reason = why_not_native(config, dtype, kernels.block_size)
         if reason is None:
-            return NativeDecoder(config, source, dtype, kernels.cpu_threads or len(os.sched_getaffinity(0)))
+            return NativeDecoder(config, source, dtype, kernels.cpu_threads)
         if kernels.cpu_kernels == "native":
-            raise ModelLoadError(f"cpu_kernels='native' does not serve {source.origin}: {reason}.")
+            raise ModelLoadError(
+                f"cpu_kernels='native' does not serve {source.origin}: {reason}. Change that, or use 'auto'."
+            )
     return _fused(config, source, dtype, device, kernels.block_size)
 
 

@@ -49,7 +49,7 @@ def why_not_native(config: DecoderConfig, dtype: torch.dtype, block_size: int) -
         return "the model has biases after attention or in its MLP"
     sizes = (config.hidden_size, config.intermediate_size, config.head_dim)
     if any(size % GROUP for size in sizes) or config.head_dim > 512:
-        return f"its sizes {sizes} are no multiples of {GROUP}, or its heads are larger than 512"
+        return f"hidden_size, intermediate_size and head_dim are {sizes}: no multiples of {GROUP}, or heads over 512"
     return None
 
 
@@ -108,7 +108,11 @@ class NativeDecoder:
         self._library = loaded
         self._handle = loaded.jitney_new(ctypes.byref(_native_config(config, dtype)), isa.encode(), num_threads)
         if not self._handle:
-            raise ModelLoadError(f"Native kernels {isa!r} do not run on this machine, or there is no memory for them.")
+            raise ModelLoadError(
+                f"The native decoder cannot be made with {num_threads} threads"
+                f"{f' for {isa}' if isa else ''}: the system grants too few threads (lower cpu_threads), too little "
+                "memory, or the processor lacks the instructions."
+            )
         self._isa = loaded.jitney_isa(isa.encode()).decode()
         self._num_threads = num_threads
         self._config = config
@@ -156,7 +160,7 @@ class NativeDecoder:
         """One step, and for each token whose logits are wanted the id with the highest one (the lowest wins ties).
 
         Returns:
-            [S] int32 ids, and [S] bool: False where the logits held NaN or +inf.
+            [S] int32 ids, and [S] bool: False where the logits held NaN or +inf, or nothing but -inf.
         """
         logits = self._compute(step, cache)
         token_ids, is_valid = np.empty(len(logits), np.int32), np.empty(len(logits), np.bool_)
@@ -248,11 +252,14 @@ class NativeDecoder:
     def _pack(self, layer: int, matrix: int, tensor: torch.Tensor, columns: NDArray[np.int32]) -> None:
         source = _SOURCES[tensor.dtype]
         pointer = columns.ctypes.data
-        self._library.jitney_pack(self._handle, layer, matrix, tensor.data_ptr(), source, len(tensor), pointer)
+        failed = self._library.jitney_pack(self._handle, layer, matrix, tensor.data_ptr(), source, len(tensor), pointer)
+        if failed:
+            raise ModelLoadError("There is no memory left to pack the weights in.")
 
     def _set_vector(self, layer: int, vector: int, values: NDArray[np.float32]) -> None:
         values = np.ascontiguousarray(values)
-        self._library.jitney_vector(self._handle, layer, vector, values.ctypes.data, len(values))
+        if self._library.jitney_vector(self._handle, layer, vector, values.ctypes.data, len(values)):
+            raise ModelLoadError("There is no memory left for the weights.")
 
 
 def _vector(config: DecoderConfig, part: str) -> Vector:

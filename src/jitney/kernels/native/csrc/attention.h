@@ -146,7 +146,7 @@ inline float soften(float* scores, int64_t count, int64_t visible_from, int64_t 
     f32x16 totals = splat(0.0f);
     for (int64_t i = 0; i < count; i += kGroup) {
         const f32x16 s = load<f32x16>(scores + i);
-        const f32x16 w = s > splat(0.5f * kHidden) ? exp(s - peak) : splat(0.0f);
+        const f32x16 w = s <= splat(0.5f * kHidden) ? splat(0.0f) : exp(s - peak);  // NaN stays NaN
         totals += w;
         store(scores + i, w);
     }

@@ -113,14 +113,24 @@ int32_t jitney_untie(void* handle) {
 }
 
 // Rows of a checkpoint's tensor become columns `columns` of a packed matrix.
-void jitney_pack(void* handle, int32_t layer, int32_t which, const void* source, int32_t source_type, int64_t rows,
+int32_t jitney_pack(void* handle, int32_t layer, int32_t which, const void* source, int32_t source_type, int64_t rows,
                  const int32_t* columns) {
     auto& engine = *static_cast<Engine*>(handle);
-    engine.kernels->pack(*matrix_of(engine, layer, which), source, source_type, rows, columns, engine.pool);
+    try {
+        engine.kernels->pack(*matrix_of(engine, layer, which), source, source_type, rows, columns, engine.pool);
+    } catch (const std::exception&) {
+        return 1;
+    }
+    return 0;
 }
 
-void jitney_vector(void* handle, int32_t layer, int32_t which, const float* values, int64_t count) {
-    vector_of(*static_cast<Engine*>(handle), layer, which)->assign(values, values + count);
+int32_t jitney_vector(void* handle, int32_t layer, int32_t which, const float* values, int64_t count) {
+    try {
+        vector_of(*static_cast<Engine*>(handle), layer, which)->assign(values, values + count);
+    } catch (const std::exception&) {
+        return 1;
+    }
+    return 0;
 }
 
 // The tables are the caller's and must outlive the engine.

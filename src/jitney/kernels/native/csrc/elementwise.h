@@ -16,8 +16,6 @@ inline f32x16 activate(f32x16 x, Activation activation) {
 
 inline void store_as(float* to, f32x16 v) { store(to, v); }
 inline void store_as(bf16* to, f32x16 v) { store(to, to_bf16(v)); }
-inline f32x16 load_as_f32(const float* from) { return load<f32x16>(from); }
-inline f32x16 load_as_f32(const bf16* from) { return from_bf16(load<u16x16>(from)); }
 inline float as_f32(float x) { return x; }
 inline float as_f32(bf16 x) { return from_bf16(x); }
 template <class T>

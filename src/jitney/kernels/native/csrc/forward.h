@@ -42,6 +42,7 @@ public:
     }
 
     void run() {
+        if (s_.num_tokens == 0) return;
         embed();
         for (size_t index = 0; index < m_.layers.size(); ++index) {
             const Layer& layer = m_.layers[index];

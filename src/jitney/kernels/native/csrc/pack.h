@@ -1,4 +1,4 @@
-// From the checkpoint's rows (float32, float16, bfloat16, or GGUF's Q4_0, Q4_1, Q8_0) to panels, without a second copy.
+// From the checkpoint's rows (float32, float16 or bfloat16) to panels, without a second copy of the matrix.
 #pragma once
 #include <vector>
 
@@ -8,12 +8,21 @@
 
 namespace JITNEY_ISA {
 
-enum class Source : int32_t { f32 = 0, f16 = 1, bf16 = 2, q4_0 = 3, q4_1 = 4, q8_0 = 5 };
+enum class Source : int32_t { f32 = 0, f16 = 1, bf16 = 2 };
 
+// By arithmetic, for compilers without a type for it: exponent and fraction move to their places in a float32, whose
+// exponent is then too small by 112.
 inline float from_f16(uint16_t x) {
-    _Float16 value;
-    std::memcpy(&value, &x, 2);
-    return static_cast<float>(value);
+    uint32_t bits = static_cast<uint32_t>(x & 0x7fff) << 13;
+    float value;
+    if (bits >= 0x0f800000) {  // infinity or NaN
+        bits |= 0x7f800000;
+        std::memcpy(&value, &bits, 4);
+    } else {
+        std::memcpy(&value, &bits, 4);
+        value *= 0x1p112f;
+    }
+    return x & 0x8000 ? -value : value;
 }
 
 inline uint16_t half_at(const uint8_t* p) {
@@ -22,50 +31,17 @@ inline uint16_t half_at(const uint8_t* p) {
     return x;
 }
 
-inline int64_t row_bytes(Source source, int64_t k) {
-    switch (source) {
-        case Source::f32: return 4 * k;
-        case Source::f16:
-        case Source::bf16: return 2 * k;
-        case Source::q4_0: return k / 32 * 18;
-        case Source::q4_1: return k / 32 * 20;
-        case Source::q8_0: return k / 32 * 34;
-    }
-    return 0;
-}
+inline int64_t row_bytes(Source source, int64_t k) { return (source == Source::f32 ? 4 : 2) * k; }
 
-// One row as float32. The quantised formats are groups of 32: a scale (and a minimum), then the quants.
+// One row as float32.
 inline void read_row(Source source, const uint8_t* from, int64_t k, float* to) {
-    for (int64_t i = 0; i < k; i += 32) {
-        const int64_t n = k - i < 32 ? k - i : 32;
-        switch (source) {
-            case Source::f32: std::memcpy(to + i, from + 4 * i, 4 * n); break;
-            case Source::f16:
-                for (int64_t j = 0; j < n; ++j) to[i + j] = from_f16(half_at(from + 2 * (i + j)));
-                break;
-            case Source::bf16:
-                for (int64_t j = 0; j < n; ++j) to[i + j] = from_bf16(half_at(from + 2 * (i + j)));
-                break;
-            case Source::q4_0:
-            case Source::q4_1: {
-                const bool has_minimum = source == Source::q4_1;
-                const uint8_t* group = from + i / 32 * (has_minimum ? 20 : 18);
-                const float scale = from_f16(half_at(group));
-                const float minimum = has_minimum ? from_f16(half_at(group + 2)) : -8.0f * scale;
-                const uint8_t* quants = group + (has_minimum ? 4 : 2);
-                for (int j = 0; j < 16; ++j) {
-                    to[i + j] = static_cast<float>(quants[j] & 15) * scale + minimum;
-                    to[i + j + 16] = static_cast<float>(quants[j] >> 4) * scale + minimum;
-                }
-                break;
-            }
-            case Source::q8_0: {
-                const uint8_t* group = from + i / 32 * 34;
-                const float scale = from_f16(half_at(group));
-                for (int j = 0; j < 32; ++j) to[i + j] = static_cast<float>(static_cast<int8_t>(group[2 + j])) * scale;
-                break;
-            }
-        }
+    if (source == Source::f32) {
+        std::memcpy(to, from, 4 * k);
+        return;
+    }
+    for (int64_t i = 0; i < k; ++i) {
+        const uint16_t bits = half_at(from + 2 * i);
+        to[i] = source == Source::f16 ? from_f16(bits) : from_bf16(bits);
     }
 }
 
@@ -75,10 +51,11 @@ void pack_rows(const jitney::PackedMatrix& to, Source source, const uint8_t* fro
                jitney::ThreadPool& pool) {
     const int64_t bytes = row_bytes(source, to.k), piece = 64;
     constexpr int64_t step = sizeof(T) == 2 ? 2 : 1;
-    pool.run((rows + piece - 1) / piece, [&](int64_t index, int) {
-        std::vector<float> row(to.k);
+    std::vector<float> scratch(pool.size() * to.k);
+    pool.run((rows + piece - 1) / piece, [&](int64_t index, int thread) {
+        float* row = scratch.data() + thread * to.k;
         for (int64_t r = index * piece; r < std::min(rows, (index + 1) * piece); ++r) {
-            read_row(source, from + r * bytes, to.k, row.data());
+            read_row(source, from + r * bytes, to.k, row);
             T* panel = reinterpret_cast<T*>(const_cast<char*>(to.panel(columns[r] / 32)));
             for (int64_t i = 0; i < to.k; ++i)
                 panel[(i / step * 32 + columns[r] % 32) * step + i % step] = from_f32<T>(row[i]);

@@ -1,12 +1,11 @@
 // Weights packed for the matrix product: panels of 32 output columns, the inner dimension running fastest but for the
-// `kGroup` values that one dot instruction takes together.
+// two values that one dot instruction takes together.
 //
 //     float32: [panel][k][32]        bfloat16: [panel][k / 2][32][2]
 //
 // Columns past n are zero. Packed once at load; nothing else of the weights is kept.
 #pragma once
 #include <cstdint>
-#include <cstdlib>
 
 namespace jitney {
 

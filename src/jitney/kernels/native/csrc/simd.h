@@ -78,10 +78,10 @@ inline u16x16 to_bf16(f32x16 v) {
 
 inline f32x16 from_bf16(u16x16 v) { return (f32x16)(__builtin_convertvector(v, u32x16) << 16); }
 
-// e^x for x <= 88, to about 1e-7 relative; below -87.3 it is 0. (Cody-Waite reduction, Cephes polynomial.)
+// e^x to about 1e-7 relative; 0 below -87.3, e^88 above 88, NaN for NaN. (Cody-Waite reduction, Cephes polynomial.)
 inline f32x16 exp(f32x16 x) {
     const f32x16 magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
-    f32x16 clamped = max(x, splat(-87.3f));
+    f32x16 clamped = min(max(x, splat(-87.3f)), splat(88.0f));
     f32x16 shifted = clamped * 1.44269504088896341f + magic;
     f32x16 n = shifted - magic;
     f32x16 r = clamped - n * 0.693359375f;
@@ -95,12 +95,12 @@ inline f32x16 exp(f32x16 x) {
     p = p * r * r + r + 1.0f;
     i32x16 exponent = ((i32x16)shifted - (i32x16)magic) << 23;
     f32x16 result = (f32x16)((i32x16)p + exponent);
-    return x < splat(-87.3f) ? splat(0.0f) : result;
+    return x < splat(-87.3f) ? splat(0.0f) : (x == x ? result : x);
 }
 
 inline f32x16 tanh(f32x16 x) {
     f32x16 e = exp(min(max(x * 2.0f, splat(-80.0f)), splat(80.0f)));
-    return (e - 1.0f) / (e + 1.0f);
+    return x == x ? (e - 1.0f) / (e + 1.0f) : x;  // NaN stays NaN
 }
 
 }  // namespace JITNEY_ISA

@@ -7,20 +7,35 @@
 namespace jitney {
 
 namespace {
-constexpr int kSpins = 20000;  // some tens of microseconds: longer than the gaps between the loops of one step
+constexpr int kSpins = 5000;  // about 0.1 ms: longer than the gaps between the loops of one step
 
-void pause() {
+// Spins for a moment, then lets others have the core at each look: whoever is waited for may need it.
+template <class Condition>
+void wait_until(Condition condition) {
+    for (int spin = 0; !condition(); ++spin) {
+        if (spin >= kSpins) {
+            std::this_thread::yield();
+            continue;
+        }
 #ifdef __x86_64__
-    _mm_pause();
+        _mm_pause();
 #endif
+    }
 }
 }  // namespace
 
 ThreadPool::ThreadPool(int num_threads) {
-    for (int thread = 1; thread < num_threads; ++thread) workers_.emplace_back([this, thread] { work(thread); });
+    try {
+        for (int thread = 1; thread < num_threads; ++thread) workers_.emplace_back([this, thread] { work(thread); });
+    } catch (...) {  // the system gives no more threads
+        stop();
+        throw;
+    }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { stop(); }
+
+void ThreadPool::stop() {
     stop_.store(true);
     round_.fetch_add(1);
     round_.notify_all();
@@ -32,29 +47,41 @@ void ThreadPool::run(int64_t count, const std::function<void(int64_t, int)>& bod
         for (int64_t item = 0; item < count; ++item) body(item, 0);
         return;
     }
+    // The loop before is closed. Whoever came in before it was closed is counted in inside_; whoever comes later sees
+    // that it is closed, or finds this one open.
+    wait_until([this] { return inside_.load() == 0; });
     body_ = &body;
     count_ = count;
-    next_.store(0, std::memory_order_relaxed);
-    busy_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
-    round_.fetch_add(1, std::memory_order_release);
+    next_.store(0);
+    done_.store(0);
+    is_open_.store(true);
+    round_.fetch_add(1);
     round_.notify_all();
     take_items(0);
-    while (busy_.load(std::memory_order_acquire)) pause();
+    wait_until([this] { return done_.load(std::memory_order_acquire) == count_; });
+    is_open_.store(false);
 }
 
 void ThreadPool::take_items(int thread) {
-    for (int64_t item; (item = next_.fetch_add(1, std::memory_order_relaxed)) < count_;) (*body_)(item, thread);
+    int64_t taken = 0;
+    for (int64_t item; (item = next_.fetch_add(1, std::memory_order_relaxed)) < count_; ++taken) (*body_)(item, thread);
+    done_.fetch_add(taken, std::memory_order_release);
 }
 
 void ThreadPool::work(int thread) {
     uint32_t seen = 0;
     for (;;) {
-        for (int spin = 0; spin < kSpins && round_.load(std::memory_order_acquire) == seen; ++spin) pause();
-        round_.wait(seen, std::memory_order_acquire);
-        seen = round_.load(std::memory_order_acquire);
+        for (int spin = 0; spin < kSpins && round_.load() == seen; ++spin) {
+#ifdef __x86_64__
+            _mm_pause();
+#endif
+        }
+        round_.wait(seen);
+        seen = round_.load();
         if (stop_.load()) return;
-        take_items(thread);
-        busy_.fetch_sub(1, std::memory_order_release);
+        inside_.fetch_add(1);
+        if (is_open_.load()) take_items(thread);
+        inside_.fetch_sub(1);
     }
 }
 
