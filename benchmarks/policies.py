@@ -119,9 +119,9 @@ def figures(engine: Engine, first: int, requests: list[Request]) -> dict[str, fl
 def main() -> None:
     parser = report.parser((__doc__ or "").splitlines()[0])
     parser.add_argument("--model", help="folder, GGUF file or hub id (default: the embedded model)")
-    parser.add_argument("--requests", type=int, default=24)
+    parser.add_argument("--requests", type=int, default=96)
     parser.add_argument("--seats", type=int, default=8, help="max_num_seqs")
-    parser.add_argument("--rate", type=float, default=8.0, help="arrivals per second")
+    parser.add_argument("--rate", type=float, default=60.0, help="arrivals per second")
     parser.add_argument("--rounds", type=int, default=1, help="each way once per round; medians are shown")
     parser.add_argument(
         "--ways",
@@ -130,7 +130,7 @@ def main() -> None:
         default=list(WAYS),
         help="which to run; compared with static, else with the first",
     )
-    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--dtype", default="auto")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     engines: dict[str, LLM] = {}
