@@ -50,3 +50,9 @@ def test_swap_space_is_refused_where_nothing_is_ever_preempted(policy: BatchingP
 
 def test_depth_follows_async_scheduling() -> None:
     assert EngineConfig(async_scheduling=True).depth == 2 and EngineConfig(async_scheduling=False).depth == 1
+
+
+@pytest.mark.parametrize("value", ["two", 0, -1, True, 1.5, 1025, 2**32 + 1])
+def test_cpu_threads_out_of_range_or_of_another_type_are_refused_by_name(value: object) -> None:
+    with pytest.raises(ConfigError, match="cpu_threads"):
+        EngineConfig(cpu_threads=value)  # type: ignore[arg-type]

@@ -118,11 +118,11 @@ class EngineConfig:
             raise ConfigError(f"max_steps_in_flight must be 1 to {MAX_DEPTH}, got {self.max_steps_in_flight!r}")
         _number("gpu_memory_utilization", self.gpu_memory_utilization, 0.01, 1.0)
         _number("swap_space", self.swap_space, 0.0, 16384.0)
-        if self.cpu_threads is not None and self.cpu_threads > MAX_CPU_THREADS:
-            raise ConfigError(f"cpu_threads={self.cpu_threads} is above {MAX_CPU_THREADS}; lower it to your cores")
         for name in ("cpu_threads", "max_model_len", "prefill_chunk_size", "num_kv_blocks"):
             if getattr(self, name) is not None:
                 _positive_integer(name, getattr(self, name))
+        if self.cpu_threads is not None and self.cpu_threads > MAX_CPU_THREADS:
+            raise ConfigError(f"cpu_threads={self.cpu_threads} is above {MAX_CPU_THREADS}; lower it to your cores")
         for name in _SWITCHES:
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name} must be True or False, got {getattr(self, name)!r}")
