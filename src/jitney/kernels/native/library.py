@@ -61,8 +61,7 @@ class ModelConfig(Structure):
     _fields_ = [
         *((name, c_int32) for name in (
             "type", "num_layers", "hidden", "num_heads", "num_kv_heads", "head_dim", "intermediate", "vocab",
-            "rotary_half", "num_positions", "activation", "sandwich_norms", "qk_norm",
-            "qkv_bias",
+            "rotary_half", "activation", "sandwich_norms", "qk_norm", "qkv_bias",
         )),
         *((name, c_float) for name in (
             "norm_eps", "norm_offset", "query_scale", "attention_softcap", "logit_softcap", "embedding_scale",

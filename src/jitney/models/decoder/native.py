@@ -293,7 +293,6 @@ def _native_config(config: DecoderConfig, dtype: torch.dtype) -> ModelConfig:
         intermediate=config.intermediate_size,
         vocab=config.vocab_size,
         rotary_half=config.head_dim // 2,
-        num_positions=config.max_position_embeddings,
         activation=_ACTIVATIONS[config.activation],
         sandwich_norms=config.has_post_norms,
         qk_norm=config.has_qk_norm,

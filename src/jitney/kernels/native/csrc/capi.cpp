@@ -15,7 +15,6 @@ namespace {
 struct Region {
     void* data = nullptr;
     size_t bytes = 0;
-    Region() = default;
     explicit Region(size_t size) : bytes((size + (1 << 21)) >> 21 << 21) {
         data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (data == MAP_FAILED) throw std::bad_alloc();
@@ -25,9 +24,7 @@ struct Region {
     }
     Region(const Region&) = delete;
     Region& operator=(const Region&) = delete;
-    ~Region() {
-        if (data) munmap(data, bytes);
-    }
+    ~Region() { munmap(data, bytes); }
 };
 
 struct Engine {
@@ -114,7 +111,7 @@ int32_t jitney_untie(void* handle) {
 
 // Rows of a checkpoint's tensor become columns `columns` of a packed matrix.
 int32_t jitney_pack(void* handle, int32_t layer, int32_t which, const void* source, int32_t source_type, int64_t rows,
-                 const int32_t* columns) {
+                    const int32_t* columns) {
     auto& engine = *static_cast<Engine*>(handle);
     try {
         engine.kernels->pack(*matrix_of(engine, layer, which), source, source_type, rows, columns, engine.pool);

@@ -135,15 +135,14 @@ private:
     void write_token(const Layer& layer, int64_t token, T* keys, T* values) {
         const int64_t d = c_.head_dim, at = position(token);
         float* states = projected_ + token * qkv_width_;
-        const float* cos = layer.cos ? layer.cos + at * c_.rotary_half : nullptr;
-        const float* sin = layer.sin ? layer.sin + at * c_.rotary_half : nullptr;
+        const float *cos = layer.cos + at * c_.rotary_half, *sin = layer.sin + at * c_.rotary_half;
         for (int64_t h = 0; h < c_.num_heads + c_.num_kv_heads; ++h) {
             float* head = states + h * d;
             if (c_.qk_norm) {
                 const auto& weight = h < c_.num_heads ? layer.query_norm : layer.key_norm;
                 rms_norm(head, weight.data(), c_.norm_offset, c_.norm_eps, d, head);
             }
-            if (cos) rotate(head, cos, sin, c_.rotary_half);
+            rotate(head, cos, sin, c_.rotary_half);
         }
         T* query = query_ + token * query_width_;
         for (int64_t i = 0; i < query_width_; i += 16) store_as(query + i, load<f32x16>(states + i));

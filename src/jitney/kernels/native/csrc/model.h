@@ -12,7 +12,6 @@ struct ModelConfig {
     int32_t type;  // Type of weights, activations between the products, and KV cache
     int32_t num_layers, hidden, num_heads, num_kv_heads, head_dim, intermediate, vocab;
     int32_t rotary_half;             // half of the dimensions that rotate
-    int32_t num_positions;           // rows of the rotary tables
     int32_t activation;              // Activation
     int32_t sandwich_norms;          // norms after attention and MLP too (Gemma 2, 3)
     int32_t qk_norm;                 // norms of each head's query and key (Qwen 3, Gemma 3)
@@ -23,7 +22,7 @@ struct ModelConfig {
 struct Layer {
     PackedMatrix qkv, out, gate_up, down;
     std::vector<float> input_norm, after_attention_norm, mlp_norm, after_mlp_norm, query_norm, key_norm, qkv_bias;
-    const float *cos = nullptr, *sin = nullptr;  // [num_positions, rotary_half]; null: no rotation
+    const float *cos = nullptr, *sin = nullptr;  // [positions, rotary_half]
     int64_t window = 0;
 };
 
