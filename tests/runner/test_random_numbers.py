@@ -2,7 +2,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jitney.runner.random_numbers import stream_start, uniform
+from jitney.runner.random_numbers import uniform
+from jitney.runner.random_stream import stream_start
 
 MASK = 2**64 - 1
 

@@ -18,7 +18,8 @@ from transformers.generation.logits_process import (
 )
 
 from jitney.runner import top_k_top_p
-from jitney.runner.random_numbers import stream_start, uniform
+from jitney.runner.random_numbers import uniform
+from jitney.runner.random_stream import stream_start
 from jitney.runner.sampler import SampledTokens, SampleRows, _probabilities, sample
 from jitney.runner.sampling_state import SamplingState
 from jitney.sampling_params import SamplingParams

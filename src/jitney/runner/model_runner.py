@@ -21,6 +21,7 @@ from jitney.device.transfer import to_device
 from jitney.errors import EngineDeadError
 from jitney.models.base import PagedModel
 from jitney.runner.decode_graphs import DecodeGraphs
+from jitney.runner.host_sections import HostSections
 from jitney.runner.kv_cache import allocate_kv_cache
 from jitney.runner.kv_swap import KVSwap
 from jitney.runner.logprobs import LogprobTensors, logprobs_of
@@ -29,7 +30,6 @@ from jitney.runner.sampling_state import SamplingState
 from jitney.runner.step_batch import (
     BlockTables,
     DeviceSections,
-    HostSections,
     build_batch,
     build_decode_batch,
     build_token_ids,

@@ -4,24 +4,15 @@ A number does not depend on how many were drawn before it, nor by whom, so a see
 whatever shares its batch, after a preemption and after a restart.
 
 Method: SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014). The seed is
-mixed once to find the stream's starting point, so that neighbouring seeds do not give shifted copies of one stream;
+mixed once to find the stream's starting point (random_stream.py), so that neighbouring seeds do not give shifted copies of one stream;
 number `position` of the stream is then mix64(start + (position + 1) * GAMMA).
 """
 
 import torch
 
-_MASK = 2**64 - 1
 _GAMMA = 0x9E3779B97F4A7C15
 _MULTIPLIER_1 = 0xBF58476D1CE4E5B9
 _MULTIPLIER_2 = 0x94D049BB133111EB
-
-
-def stream_start(seed: int) -> int:
-    """Starting point of a seed's stream, as a signed 64-bit integer. `seed` is taken modulo 2**64."""
-    x = seed & _MASK
-    x = ((x ^ (x >> 30)) * _MULTIPLIER_1) & _MASK
-    x = ((x ^ (x >> 27)) * _MULTIPLIER_2) & _MASK
-    return _signed(x ^ (x >> 31))
 
 
 def uniform(starts: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from jitney.device.transfer import to_device
 from jitney.runner.logit_rules import LogitRules
 from jitney.runner.penalties import TokenHistory, apply_penalties
-from jitney.runner.random_numbers import stream_start
+from jitney.runner.random_stream import stream_start
 from jitney.runner.sampling_ops import choose_sampling_ops
 from jitney.sampling_params import SamplingParams
 from jitney.types import Int32, SlotAdmission

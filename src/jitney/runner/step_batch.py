@@ -10,6 +10,7 @@ import torch
 
 from jitney.device.transfer import to_device
 from jitney.kernels.paged_kv import PagedBatch
+from jitney.runner.host_sections import HostSections
 from jitney.types import Int32, StepInputs
 
 
@@ -35,27 +36,6 @@ class DeviceSections:
         slots, starts, lens, sample_rows, tokens, updates, *swaps = data[: sum(sizes)].split_with_sizes(sizes)
         swap_out, swap_in = (pairs.view(-1, 2) for pairs in swaps)
         return cls(slots, starts, lens, sample_rows, tokens, updates.view(-1, 3), swap_out, swap_in)
-
-
-@dataclass(frozen=True, slots=True)
-class HostSections:
-    """The same views on the host."""
-
-    row_slots: Int32
-    row_starts: Int32
-    row_lens: Int32
-    sample_rows: Int32
-    prompt_tokens: Int32
-    table_updates: Int32
-    swap_out: Int32
-    swap_in: Int32
-
-    @classmethod
-    def cut(cls, inputs: StepInputs) -> "HostSections":
-        ends = np.cumsum(inputs.section_sizes())
-        slots, starts, lens, sample_rows, tokens, updates, *swaps = np.split(inputs.data[: ends[-1]], ends[:-1])
-        swap_out, swap_in = (pairs.reshape(-1, 2) for pairs in swaps)
-        return cls(slots, starts, lens, sample_rows, tokens, updates.reshape(-1, 3), swap_out, swap_in)
 
 
 class BlockTables:

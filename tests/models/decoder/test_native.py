@@ -8,6 +8,7 @@ import torch
 from tests.models.decoder.families import ALTERNATING, LINEAR, LLAMA3, SMALL, YARN, from_config, rope
 from tests.models.decoder.test_model import NEW_TOKENS, logits_in_steps, prompts, reference
 from tests.models.driver import Sequence, generate, make_batch, nan_cache
+from tests.models.native_model import PagedNative
 from transformers import (
     Gemma2Config,
     Gemma3TextConfig,
@@ -56,11 +57,12 @@ def isas() -> list[str]:
     return [isa for isa in ISAS if loaded.jitney_isa(isa.encode())]
 
 
-def native(model: PreTrainedModel, folder: Path, isa: str = "", dtype: torch.dtype = torch.float32) -> NativeDecoder:
+def native(model: PreTrainedModel, folder: Path, isa: str = "", dtype: torch.dtype = torch.float32) -> PagedNative:
     model.save_pretrained(folder)
     config = decoder_config(model.config)
     assert config is not None and why_not_native(config, dtype, 16) is None
-    return NativeDecoder(config, SafetensorsFolder(folder, torch.device("cpu")), dtype, num_threads=2, isa=isa)
+    source = SafetensorsFolder(folder, torch.device("cpu"))
+    return PagedNative(NativeDecoder(config, source, dtype, num_threads=2, isa=isa))
 
 
 @pytest.mark.parametrize("family", FAMILIES)

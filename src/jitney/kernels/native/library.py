@@ -10,6 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 logger = logging.getLogger(__name__)
 
 LIBRARY = "libjitney_native.so"
@@ -73,12 +75,38 @@ class StepArgs(Structure):
     """csrc/model.h StepArgs."""
 
     _fields_ = [
-        *((name, c_int64) for name in ("num_tokens", "num_rows", "num_logits", "table_stride", "block_size")),
-        *(
-            (name, c_void_p)
-            for name in ("keys", "values", "token_ids", "starts", "positions", "tables", "logits_tokens", "logits")
-        ),
+        *((name, c_int64) for name in (
+            "num_rows", "num_decode_rows", "num_prompt_tokens", "num_logits", "table_stride", "block_size",
+        )),
+        *((name, c_void_p) for name in (
+            "keys", "values", "slots", "positions", "lens", "prompt_tokens", "last_tokens", "tables", "logits_tokens",
+            "logits",
+        )),
+    ]  # fmt: skip
+
+
+class SampleArgs(Structure):
+    """csrc/model.h SampleArgs."""
+
+    _fields_ = [
+        *((name, c_int64) for name in ("num_rows", "vocab")),
+        *((name, c_void_p) for name in (
+            "logits", "slots", "positions", "sampling", "last_tokens", "tokens", "is_valid",
+        )),
+    ]  # fmt: skip
+
+
+SLOT_SAMPLING = np.dtype(
+    [
+        ("top_p", np.float64),
+        ("stream", np.uint64),
+        ("temperature", np.float32),
+        ("log_min_p", np.float32),
+        ("top_k", np.int32),
+        ("is_random", np.int32),
     ]
+)
+"""csrc/model.h SlotSampling."""
 
 
 _FUNCTIONS: dict[str, tuple[list[Any], Any]] = {
@@ -90,7 +118,7 @@ _FUNCTIONS: dict[str, tuple[list[Any], Any]] = {
     "jitney_vector": ([c_void_p, c_int32, c_int32, c_void_p, c_int64], c_int32),
     "jitney_attention": ([c_void_p, c_int32, c_void_p, c_void_p, c_int64], None),
     "jitney_forward": ([c_void_p, POINTER(StepArgs)], c_int32),
-    "jitney_argmax": ([c_void_p, c_void_p, c_int64, c_int64, c_void_p, c_void_p], None),
+    "jitney_sample": ([c_void_p, POINTER(SampleArgs)], c_int32),
 }
 
 

@@ -12,23 +12,25 @@ import torch
 from numpy.typing import NDArray
 
 from jitney.errors import ModelLoadError
+from jitney.kernels.native.kv_cache import NativeKVCache
 from jitney.kernels.native.library import (
     EMBEDDING,
     FINAL_NORM,
     HEAD,
     Matrix,
     ModelConfig,
+    SampleArgs,
     Source,
     StepArgs,
     Type,
     Vector,
     library,
 )
-from jitney.kernels.paged_kv import PagedBatch, PagedKVCache
 from jitney.models.base import LayerSpec, ModelSpec
 from jitney.models.decoder import weights as names
 from jitney.models.decoder.config import DecoderConfig
 from jitney.models.decoder.weights import TensorSource, checked_targets
+from jitney.types import Bool, Float32, Int32
 
 GROUP = 16
 """Values that the native code takes at once: sizes must be multiples of it, and so must the KV cache's blocks."""
@@ -65,25 +67,28 @@ _VECTORS = {
 
 @dataclass(frozen=True, slots=True)
 class NativeStep:
-    """A ragged batch as C-contiguous int32 arrays; row r is the tokens [starts[r], starts[r + 1])."""
+    """A ragged batch as C-contiguous int32 arrays; row r is the next lens[r] tokens of slot slots[r]."""
 
-    token_ids: NDArray[np.int32]
-    """[T]"""
-    starts: NDArray[np.int32]
-    """[R + 1]"""
-    positions: NDArray[np.int32]
+    num_decode_rows: int
+    """They come first, have one token each, and read it from `last_tokens`."""
+    slots: Int32
+    """[R]"""
+    positions: Int32
     """[R] of each row's first token in its sequence."""
-    tables: NDArray[np.int32]
-    """[R, blocks] entries past a row's length are not looked at."""
-    logits_tokens: NDArray[np.int32]
-    """[S] the tokens whose logits are wanted."""
+    lens: Int32
+    """[R]"""
+    prompt_tokens: Int32
+    """[T - num_decode_rows] tokens of the other rows, row after row."""
+    last_tokens: Int32
+    """[slots]"""
+    tables: Int32
+    """[slots, blocks] entries past a row's length are not looked at."""
+    logits_tokens: Int32
+    """[S] the tokens of the step whose logits are wanted."""
 
 
 class NativeDecoder:
-    """PagedModel in native code, on the CPU.
-
-    The KV cache is the runner's, as for every model; within a block the native code has its own order
-    (csrc/attention.h).
+    """The forward pass over a ragged batch, and sampling, in native code on the CPU.
 
     Args:
         config: a model that `why_not_native` has nothing against.
@@ -117,7 +122,7 @@ class NativeDecoder:
         self._num_threads = num_threads
         self._config = config
         self._dtype = dtype
-        self._known_cache: PagedKVCache | None = None
+        self._logits = np.empty((0, config.vocab_size), np.float32)
         self._rotations = self._set_rotations()
         num_parameters = self._load(source)
         self.spec = ModelSpec(
@@ -142,70 +147,77 @@ class NativeDecoder:
         """What computes it, in words."""
         return f"native kernels ({self._isa}, {self._num_threads} threads)"
 
-    def forward(
-        self, token_ids: torch.Tensor, batch: PagedBatch, cache: PagedKVCache, logits_index: torch.Tensor
-    ) -> torch.Tensor:
-        """One step; see `PagedModel.forward`."""
-        starts = batch.query_starts.numpy()
-        step = NativeStep(
-            token_ids=token_ids.numpy().astype(np.int32),
-            starts=starts,
-            positions=batch.context_lens.numpy() - np.diff(starts),
-            tables=batch.block_tables.contiguous().numpy(),
-            logits_tokens=logits_index.numpy().astype(np.int32),
-        )
-        return torch.from_numpy(self._compute(step, cache))
+    def allocate_kv_cache(self, num_blocks: int, block_size: int) -> NativeKVCache:
+        """Room for `num_blocks` blocks, scratch block 0 included."""
+        kind = np.uint16 if self._dtype is torch.bfloat16 else np.float32
+        return NativeKVCache.allocate([self._config.kv_size] * len(self._config.layers), kind, num_blocks, block_size)
 
-    def most_likely(self, step: NativeStep, cache: PagedKVCache) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
-        """One step, and for each token whose logits are wanted the id with the highest one (the lowest wins ties).
+    def forward(self, step: NativeStep, cache: NativeKVCache) -> Float32:
+        """One step: writes the tokens' keys and values, and computes the wanted logits.
 
         Returns:
-            [S] int32 ids, and [S] bool: False where the logits held NaN or +inf, or nothing but -inf.
+            [S, vocab_size], valid until the next call.
         """
-        logits = self._compute(step, cache)
-        token_ids, is_valid = np.empty(len(logits), np.int32), np.empty(len(logits), np.bool_)
-        self._library.jitney_argmax(
-            self._handle,
-            logits.ctypes.data,
-            *logits.shape,
-            token_ids.ctypes.data,
-            is_valid.ctypes.data,
-        )
-        return token_ids, is_valid
-
-    def _compute(self, step: NativeStep, cache: PagedKVCache) -> NDArray[np.float32]:
-        """[S, vocab_size] logits."""
-        keys, values = self._pointers(cache)
-        logits = np.empty((len(step.logits_tokens), self._config.vocab_size), np.float32)
+        logits = self._logits_buffer(len(step.logits_tokens))
         arguments = StepArgs(
-            num_tokens=len(step.token_ids),
-            num_rows=len(step.positions),
+            num_rows=len(step.slots),
+            num_decode_rows=step.num_decode_rows,
+            num_prompt_tokens=len(step.prompt_tokens),
             num_logits=len(logits),
             table_stride=step.tables.shape[1],
             block_size=cache.block_size,
-            keys=ctypes.addressof(keys),
-            values=ctypes.addressof(values),
-            token_ids=step.token_ids.ctypes.data,
-            starts=step.starts.ctypes.data,
+            keys=ctypes.addressof(cache.key_pointers),
+            values=ctypes.addressof(cache.value_pointers),
+            slots=step.slots.ctypes.data,
             positions=step.positions.ctypes.data,
+            lens=step.lens.ctypes.data,
+            prompt_tokens=step.prompt_tokens.ctypes.data,
+            last_tokens=step.last_tokens.ctypes.data,
             tables=step.tables.ctypes.data,
             logits_tokens=step.logits_tokens.ctypes.data,
             logits=logits.ctypes.data,
         )
         if self._library.jitney_forward(self._handle, ctypes.byref(arguments)):
-            raise MemoryError(f"no memory for the activations of a step of {len(step.token_ids)} tokens")
+            num_tokens = step.num_decode_rows + len(step.prompt_tokens)
+            raise MemoryError(f"no memory for the activations of a step of {num_tokens} tokens")
         return logits
 
-    def _pointers(self, cache: PagedKVCache) -> tuple[ctypes.Array[ctypes.c_void_p], ctypes.Array[ctypes.c_void_p]]:
-        """Where each layer's keys and values lie; worked out once for each cache."""
-        if self._known_cache is not cache:
-            pointers = ctypes.c_void_p * len(self._config.layers)
-            self._cache_pointers = (
-                pointers(*(tensor.data_ptr() for tensor in cache.keys)),
-                pointers(*(tensor.data_ptr() for tensor in cache.values)),
-            )
-            self._known_cache = cache
-        return self._cache_pointers
+    def sample(
+        self, logits: Float32, slots: Int32, positions: Int32, sampling: NDArray[np.void], last_tokens: Int32
+    ) -> tuple[Int32, Bool]:
+        """Choose a token for each row and write it to `last_tokens`.
+
+        Args:
+            logits: [S, vocab_size]
+            slots, positions: [S] of each row; the position is that of the token to be sampled.
+            sampling: [slots] SLOT_SAMPLING
+            last_tokens: [slots]
+
+        Returns:
+            [S] token ids, the lowest of the most likely ones for greedy rows; and [S] bool: False where the logits
+            held NaN or +inf, or nothing but -inf.
+        """
+        token_ids, is_valid = np.empty(len(logits), np.int32), np.empty(len(logits), np.bool_)
+        arguments = SampleArgs(
+            num_rows=len(logits),
+            vocab=logits.shape[1],
+            logits=logits.ctypes.data,
+            slots=slots.ctypes.data,
+            positions=positions.ctypes.data,
+            sampling=sampling.ctypes.data,
+            last_tokens=last_tokens.ctypes.data,
+            tokens=token_ids.ctypes.data,
+            is_valid=is_valid.ctypes.data,
+        )
+        if self._library.jitney_sample(self._handle, ctypes.byref(arguments)):
+            raise MemoryError(f"no memory to sample {len(logits)} tokens")
+        return token_ids, is_valid
+
+    def _logits_buffer(self, count: int) -> Float32:
+        """[count, vocab_size]; the same memory every time, for fresh pages cost more than they seem."""
+        if count > len(self._logits):
+            self._logits = np.empty((count, self._config.vocab_size), np.float32)
+        return self._logits[:count]
 
     def _set_rotations(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Give each layer its tables; they live as long as the model."""

@@ -148,10 +148,21 @@ int32_t jitney_forward(void* handle, const StepArgs* step) {
     return 0;
 }
 
-void jitney_argmax(void* handle, const float* logits, int64_t rows, int64_t n, int32_t* tokens, uint8_t* is_valid) {
+int32_t jitney_sample(void* handle, const SampleArgs* args) {
     auto& engine = *static_cast<Engine*>(handle);
-    engine.pool.run(rows, [&](int64_t row, int) {
-        engine.kernels->argmax(logits + row * n, n, tokens + row, is_valid + row);
-    });
+    const SampleArgs& a = *args;
+    try {
+        engine.decoder.sampling.resize(engine.pool.size());
+        for (auto& scratch : engine.decoder.sampling) scratch.reserve(a.vocab);
+        engine.pool.run(a.num_rows, [&](int64_t row, int thread) {
+            const int32_t slot = a.slots[row];
+            engine.kernels->sample(a.logits + row * a.vocab, a.vocab, a.sampling[slot], a.positions[row],
+                                   engine.decoder.sampling[thread], a.tokens + row, a.is_valid + row);
+            a.last_tokens[slot] = a.tokens[row];
+        });
+    } catch (const std::exception&) {
+        return 1;
+    }
+    return 0;
 }
 }

@@ -27,7 +27,7 @@ class Forward {
 public:
     Forward(Decoder& model, ThreadPool& pool, const StepArgs& step) : m_(model), c_(model.config), pool_(pool), s_(step) {
         auto& w = model.workspace;
-        const int64_t n = num_tokens_ = step.num_tokens;
+        const int64_t n = num_tokens_ = step.num_decode_rows + step.num_prompt_tokens;
         query_width_ = int64_t{c_.num_heads} * c_.head_dim;
         kv_width_ = int64_t{c_.num_kv_heads} * c_.head_dim;
         qkv_width_ = query_width_ + 2 * kv_width_;
@@ -42,7 +42,7 @@ public:
     }
 
     void run() {
-        if (s_.num_tokens == 0) return;
+        if (num_tokens_ == 0) return;
         embed();
         for (size_t index = 0; index < m_.layers.size(); ++index) {
             const Layer& layer = m_.layers[index];
@@ -67,22 +67,29 @@ public:
 
 private:
     void find_rows() {
-        row_of_.resize(s_.num_tokens);
-        for (int64_t row = 0; row < s_.num_rows; ++row)
-            for (int64_t t = s_.starts[row]; t < s_.starts[row + 1]; ++t) row_of_[t] = static_cast<int32_t>(row);
+        starts_.resize(s_.num_rows + 1);
+        for (int64_t row = 0; row < s_.num_rows; ++row) {
+            starts_[row + 1] = starts_[row] + s_.lens[row];
+            row_of_.resize(starts_[row + 1], static_cast<int32_t>(row));
+        }
+    }
+
+    int64_t token_id(int64_t token) const {
+        const int64_t given = token - s_.num_decode_rows;
+        return given < 0 ? s_.last_tokens[s_.slots[token]] : s_.prompt_tokens[given];
     }
 
     int64_t position(int64_t token) const {
         const int32_t row = row_of_[token];
-        return s_.positions[row] + token - s_.starts[row];
+        return s_.positions[row] + token - starts_[row];
     }
 
-    const int32_t* table(int64_t row) const { return s_.tables + row * s_.table_stride; }
+    const int32_t* table(int64_t row) const { return s_.tables + s_.slots[row] * s_.table_stride; }
 
     void embed() {
         const PackedMatrix& e = m_.embedding.data ? m_.embedding : m_.head;
-        pool_.run(s_.num_tokens, [&](int64_t token, int) {
-            const int64_t id = s_.token_ids[token];
+        pool_.run(num_tokens_, [&](int64_t token, int) {
+            const int64_t id = token_id(token);
             const T* panel = reinterpret_cast<const T*>(e.panel(id / 32));
             float* to = hidden_ + token * c_.hidden;
             constexpr int64_t step = sizeof(T) == 2 ? 2 : 1;
@@ -167,9 +174,9 @@ private:
     void find_tasks() {
         constexpr int64_t piece = 32;
         for (int64_t row = 0; row < s_.num_rows; ++row)
-            for (int64_t t = s_.starts[row]; t < s_.starts[row + 1]; t += piece)
+            for (int64_t t = starts_[row]; t < starts_[row + 1]; t += piece)
                 for (int64_t h = 0; h < c_.num_kv_heads; ++h)
-                    tasks_.push_back({t, std::min<int64_t>(piece, s_.starts[row + 1] - t), position(t), table(row), h});
+                    tasks_.push_back({t, std::min<int64_t>(piece, starts_[row + 1] - t), position(t), table(row), h});
     }
 
     // Behind the last attention only the tokens whose logits are wanted matter.
@@ -211,6 +218,7 @@ private:
     float *hidden_, *projected_;
     T *normed_, *query_, *attended_, *gated_;
     AttentionScratch* scratch_;
+    std::vector<int64_t> starts_;  // [num_rows + 1] each row's first token
     std::vector<int32_t> row_of_;
     std::vector<AttentionTask> tasks_;
 };

@@ -10,6 +10,19 @@ struct Workspace {
     std::vector<char> hidden, normed, projected, query, attended, gated, wanted_hidden, wanted_attended, scratch;
 };
 
+// One thread's, for one row at a time.
+struct SamplingScratch {
+    std::vector<float> scaled, weights, sums, peaks, ordered;
+    std::vector<int32_t> candidates, kept;
+
+    // So that no thread of the pool runs out of memory, where nobody could hear of it.
+    void reserve(size_t vocab) {
+        for (auto* values : {&scaled, &weights, &sums, &peaks, &ordered}) values->reserve(vocab + 64);
+        candidates.reserve(vocab);
+        kept.reserve(vocab);
+    }
+};
+
 struct Decoder {
     ModelConfig config;
     std::vector<Layer> layers;
@@ -17,12 +30,14 @@ struct Decoder {
     PackedMatrix embedding;  // data null: tied
     std::vector<float> final_norm;
     Workspace workspace;
+    std::vector<SamplingScratch> sampling;  // [threads]
 };
 
 struct KernelTable {
     const char* name;
     void (*forward)(Decoder&, ThreadPool&, const StepArgs&);
-    void (*argmax)(const float* logits, int64_t n, int32_t* token, uint8_t* is_valid);
+    void (*sample)(const float* logits, int64_t n, const SlotSampling&, int64_t position, SamplingScratch&,
+                   int32_t* token, uint8_t* is_valid);
     void (*pack)(const PackedMatrix&, const void* source, int32_t source_type, int64_t rows, const int32_t* columns,
                  ThreadPool&);
 };

@@ -26,16 +26,36 @@ struct Layer {
     int64_t window = 0;
 };
 
-// The ragged batch of one step: row r is the tokens [starts[r], starts[r + 1]).
+// The ragged batch of one step. Row r is `lens[r]` tokens of slot `slots[r]` from `positions[r]` on; the decode rows
+// come first and have one token each, the slot's last; the tokens of the others are given, row after row.
 struct StepArgs {
-    int64_t num_tokens, num_rows, num_logits, table_stride, block_size;
+    int64_t num_rows, num_decode_rows, num_prompt_tokens, num_logits, table_stride, block_size;
     void *const *keys, *const *values;  // [num_layers] each layer's KV cache (layout: attention.h)
-    const int32_t* token_ids;      // [num_tokens]
-    const int32_t* starts;         // [num_rows + 1]
-    const int32_t* positions;      // [num_rows] of each row's first token
-    const int32_t* tables;         // [num_rows, table_stride] the rows' blocks
-    const int32_t* logits_tokens;  // [num_logits] which tokens' logits are wanted
-    float* logits;                 // [num_logits, vocab]
+    const int32_t *slots, *positions, *lens;  // [num_rows]
+    const int32_t* prompt_tokens;             // [num_prompt_tokens]
+    const int32_t* last_tokens;               // [slots]
+    const int32_t* tables;                    // [slots, table_stride] the slots' blocks
+    const int32_t* logits_tokens;             // [num_logits] which tokens' logits are wanted
+    float* logits;                            // [num_logits, vocab]
+};
+
+// How a slot's request wants its tokens chosen (runner/sampling_state.py has the meanings).
+struct SlotSampling {
+    double top_p;  // 1 or more: off
+    uint64_t stream;
+    float temperature, log_min_p;
+    int32_t top_k;  // 0: off
+    int32_t is_random;
+};
+
+struct SampleArgs {
+    int64_t num_rows, vocab;
+    const float* logits;           // [num_rows, vocab]
+    const int32_t *slots, *positions;  // [num_rows] of the token to be sampled
+    const SlotSampling* sampling;  // [slots]
+    int32_t* last_tokens;          // [slots] learn of the sampled tokens
+    int32_t* tokens;               // [num_rows]
+    uint8_t* is_valid;             // [num_rows] 0 where the logits held NaN or +inf, or nothing but -inf
 };
 
 }  // namespace jitney
