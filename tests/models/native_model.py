@@ -32,7 +32,9 @@ class PagedNative:
             tables=batch.block_tables.contiguous().numpy(),
             logits_tokens=logits_index.numpy().astype(np.int32),
         )
-        native = NativeKVCache(*([_array(t) for t in tensors] for tensors in (cache.keys, cache.values)), cache.block_size)
+        native = NativeKVCache(
+            *([_array(t) for t in tensors] for tensors in (cache.keys, cache.values)), cache.block_size
+        )
         return torch.from_numpy(self.decoder.forward(step, native).copy())
 
 

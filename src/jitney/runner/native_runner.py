@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from jitney.errors import EngineDeadError
-from jitney.kernels.native.kv_cache import NativeKVCache
 from jitney.models.decoder.native import NativeDecoder, NativeStep
 from jitney.runner.host_logprobs import host_logprobs
 from jitney.runner.host_sections import HostSections
