@@ -19,7 +19,6 @@ from jitney.models.base import PagedModel
 from jitney.models.decoder.families import decoder_config
 from jitney.models.decoder.load import KernelSettings, load_decoder
 from jitney.models.decoder.model import FusedDecoder
-from jitney.models.decoder.native import NativeDecoder
 from jitney.sampling_params import SamplingParams
 
 
@@ -50,11 +49,14 @@ class _Weights:
         return iter(self._tensors.items())
 
 
-def fused_model(model: PreTrainedModel, block_size: int = 16) -> FusedDecoder | NativeDecoder:
+def fused_model(model: PreTrainedModel, block_size: int = 16) -> FusedDecoder:
     """The same model with the same weights as a fused decoder (a copy)."""
     config = decoder_config(model.config)
     assert config is not None, "the shapes measured here are those of known families"
-    return load_decoder(config, _Weights(model), model.dtype, model.device, KernelSettings(block_size=block_size))
+    kernels = KernelSettings(block_size=block_size, cpu_kernels="torch")
+    decoder = load_decoder(config, _Weights(model), model.dtype, model.device, kernels)
+    assert isinstance(decoder, FusedDecoder)
+    return decoder
 
 
 @dataclass(frozen=True, slots=True)

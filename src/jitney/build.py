@@ -11,7 +11,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from jitney.config import EngineConfig
-from jitney.device.base import Device
+from jitney.device.base import Device, StepRunner
 from jitney.engine.limits import resolve_limits
 from jitney.engine.loop import Engine
 from jitney.errors import ConfigError, ModelLoadError
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import torch
 
     from jitney.models.base import PagedModel
+    from jitney.models.decoder.native import NativeDecoder
     from jitney.models.load import LoadedModel
     from jitney.runner.memory_budget import MemoryBudget
     from jitney.runner.model_runner import ModelRunner
@@ -97,7 +98,7 @@ def _as_tokenizer(tokenizer: Any) -> Tokenizer:
     return tokenizer if isinstance(tokenizer, Tokenizer) else Tokenizer.from_transformers(tokenizer)
 
 
-def engine_around(model: "PagedModel", eos_token_ids: tuple[int, ...], config: EngineConfig) -> Engine:
+def engine_around(model: "PagedModel | NativeDecoder", eos_token_ids: tuple[int, ...], config: EngineConfig) -> Engine:
     """Memory, runner, device and engine around a model that is where it shall run. Raises ConfigError."""
     from jitney.models.decoder.native import NativeDecoder
     from jitney.runner.model_runner import ModelRunner
@@ -120,7 +121,9 @@ def engine_around(model: "PagedModel", eos_token_ids: tuple[int, ...], config: E
         limits.max_model_len,
         limits.num_host_kv_blocks,
     )
-    runner = NativeRunner(model, *sizes) if isinstance(model, NativeDecoder) else ModelRunner(model, *sizes)
+    if isinstance(model, NativeDecoder):
+        return Engine(config, limits, _host_device(NativeRunner(model, *sizes), config))
+    runner = ModelRunner(model, *sizes)
     if model.device.type == "cuda" and model.supports_graphs and not config.enforce_eager:
         from jitney.device.cuda_graphs import CudaGraphs
 
@@ -128,8 +131,10 @@ def engine_around(model: "PagedModel", eos_token_ids: tuple[int, ...], config: E
     return Engine(config, limits, _make_device(runner, model.device, config))
 
 
-def _num_kv_blocks(model: "PagedModel", config: EngineConfig) -> int:
-    if model.device.type == "cuda":
+def _num_kv_blocks(model: "PagedModel | NativeDecoder", config: EngineConfig) -> int:
+    from jitney.models.decoder.native import NativeDecoder
+
+    if not isinstance(model, NativeDecoder) and model.device.type == "cuda":
         return _gpu_memory_budget(model, config).num_kv_blocks
     from jitney.device.memory import available_memory_bytes
     from jitney.runner.kv_sizing import num_kv_blocks, resolve_max_model_len
@@ -153,7 +158,7 @@ def _gpu_memory_budget(model: "PagedModel", config: EngineConfig) -> "MemoryBudg
     return budget
 
 
-def _num_host_kv_blocks(model: "PagedModel", config: EngineConfig, num_kv_blocks: int) -> int:
+def _num_host_kv_blocks(model: "PagedModel | NativeDecoder", config: EngineConfig, num_kv_blocks: int) -> int:
     from jitney.device.memory import available_memory_bytes
     from jitney.runner.kv_sizing import num_host_kv_blocks
 
@@ -164,16 +169,21 @@ def _num_host_kv_blocks(model: "PagedModel", config: EngineConfig, num_kv_blocks
 
 
 def _make_device(runner: "ModelRunner", where: "torch.device", config: EngineConfig) -> Device:
-    """The device that holds the weights; `simulated` computes in the caller's thread, on a virtual clock."""
-    if config.device == "simulated":
-        from jitney.device.simulated import SimulatedDevice, linear_cost
-
-        return SimulatedDevice(runner, linear_cost(SIMULATED_STEP_S, SIMULATED_TOKEN_S))
-    if where.type == "cuda":
+    """The device that holds the weights."""
+    if where.type == "cuda" and config.device != "simulated":
         from jitney.device.cuda import CudaDevice
         from jitney.device.cuda_streams import CudaStreams
 
         return CudaDevice(runner, CudaStreams(where), config.depth)
+    return _host_device(runner, config)
+
+
+def _host_device(runner: StepRunner, config: EngineConfig) -> Device:
+    """The CPU; `simulated` computes in the caller's thread, on a virtual clock."""
+    if config.device == "simulated":
+        from jitney.device.simulated import SimulatedDevice, linear_cost
+
+        return SimulatedDevice(runner, linear_cost(SIMULATED_STEP_S, SIMULATED_TOKEN_S))
     from jitney.device.cpu import CpuDevice
 
     return CpuDevice(runner)

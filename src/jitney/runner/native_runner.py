@@ -57,7 +57,7 @@ class NativeRunner:
         host = HostSections.cut(inputs)
         self._update_blocks(host)
         self._sampling.admit(inputs.admissions)
-        ends = np.cumsum(host.row_lens)
+        ends: Int64 = np.cumsum(host.row_lens, dtype=np.int64)
         logits_tokens = ends[host.sample_rows] - 1
         prompts = self._prompt_positions(inputs.prompt_logprob_rows, host, ends)
         if prompts:
@@ -137,4 +137,5 @@ def _prompt_logprobs(logits: Float32, positions: list[_PromptPositions]) -> dict
 
 def _valid_rows(logits: Float32) -> Bool:
     """[N] False where a row holds NaN or +inf, or nothing but -inf."""
-    return np.isfinite(logits.max(-1, initial=-np.inf))
+    is_valid: Bool = np.isfinite(logits.max(-1, initial=-np.inf))
+    return is_valid

@@ -4,8 +4,8 @@ A number does not depend on how many were drawn before it, nor by whom, so a see
 whatever shares its batch, after a preemption and after a restart.
 
 Method: SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014). The seed is
-mixed once to find the stream's starting point (random_stream.py), so that neighbouring seeds do not give shifted copies of one stream;
-number `position` of the stream is then mix64(start + (position + 1) * GAMMA).
+mixed once to find the stream's starting point (random_stream.py), so that neighbouring seeds do not give shifted
+copies of one stream; number `position` of the stream is then mix64(start + (position + 1) * GAMMA).
 """
 
 import torch

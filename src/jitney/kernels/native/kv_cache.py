@@ -3,6 +3,7 @@
 import ctypes
 import mmap
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -44,8 +45,6 @@ class NativeKVCache:
 def _huge_pages(size: int) -> mmap.mmap:
     memory = mmap.mmap(-1, max(1, -(-size // _HUGE_PAGE)) * _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
-        try:
+        with suppress(OSError):  # a kernel without them: ordinary pages do
             memory.madvise(mmap.MADV_HUGEPAGE)
-        except OSError:
-            pass  # a kernel without them: ordinary pages do
     return memory
